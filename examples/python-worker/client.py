@@ -1,6 +1,6 @@
-"""Calls a routine of a worker, in whatever language that is: `python client.py ADDRESS ROUTINE [ARGUMENT…]`.
+"""Calls a routine of a worker in any language: `python client.py ADDRESS ROUTINE [ARGUMENT…]`.
 
-Arguments are JSON. Each result is a line of JSON: one for a function, any number for a stream. `ADDRESS` is where a worker serves, as
+Arguments are JSON. Each result is a line of JSON: one for a function, any number for a stream. `ADDRESS` is the address of a worker, as
 `raddle pool workers` shows it: HOST:PORT, unix:/PATH or unix-abstract:NAME.
 """
 
@@ -18,7 +18,7 @@ OPTIONS = [("grpc.max_receive_message_length", LARGEST), ("grpc.max_send_message
 
 
 class RoutineError(Exception):
-    """A call that was taken, and came to no good end. `kind` says how; `value` is the routine's own error, if it has one."""
+    """A call that was accepted and failed. `kind` is the kind of failure, and `value` the declared error, if any."""
 
     def __init__(self, exception):
         self.kind = pb.Exception.Kind.Name(exception.kind)
@@ -27,7 +27,7 @@ class RoutineError(Exception):
 
 
 def call(channel, routine, *arguments, timeout=None, context={}):
-    """Calls a routine. Gives what it gives: one result, or the items of a stream. Whoever stops reading cancels it."""
+    """Calls a routine. Yields one result, or the items of a stream. Closing the generator cancels the call."""
     request = pb.Call(
         protocol=1,
         routine=routine,
@@ -36,7 +36,7 @@ def call(channel, routine, *arguments, timeout=None, context={}):
         timeout_ms=int(timeout * 1000) if timeout else 0,
         context={name: json.dumps(value).encode() for name, value in context.items()},
     )
-    # A call that is not taken is a `grpc.RpcError`, whose code says why: see the .proto.
+    # A refused call raises `grpc.RpcError`; the .proto describes its codes.
     replies = worker_pb2_grpc.WorkerStub(channel).Dispatch(request)
     try:
         for reply in replies:
@@ -49,7 +49,7 @@ def call(channel, routine, *arguments, timeout=None, context={}):
 
 
 def connect(address, ca=None, cert=None, key=None):
-    """A channel to a worker. With certificates, to one that proves who it is, and to whom we do."""
+    """A channel to a worker, with mutual TLS if there are certificates."""
     if ca is None:
         return grpc.insecure_channel(address, OPTIONS)
     read = lambda path: path.read_bytes() if path else None
@@ -63,15 +63,15 @@ def main():
     parser.add_argument("routine")
     parser.add_argument("arguments", nargs="*", type=json.loads, metavar="ARGUMENT", help="as JSON")
     parser.add_argument("--timeout", type=float, metavar="SECONDS")
-    parser.add_argument("--context", action="append", default=[], metavar="NAME=JSON", help="what travels with the call")
-    parser.add_argument("--first", type=int, metavar="N", help="no more results than these")
+    parser.add_argument("--context", action="append", default=[], metavar="NAME=JSON", help="a context value of the call")
+    parser.add_argument("--first", type=int, metavar="N", help="stop after N results")
     for name in "ca", "cert", "key":
         parser.add_argument(f"--{name}", type=pathlib.Path, metavar="FILE", help="PEM")
     options = parser.parse_args()
     pairs = (pair.split("=", 1) for pair in options.context)
-    surroundings = {name: json.loads(value) for name, value in pairs}
+    context = {name: json.loads(value) for name, value in pairs}
     with connect(options.address, options.ca, options.cert, options.key) as channel:
-        results = call(channel, options.routine, *options.arguments, timeout=options.timeout, context=surroundings)
+        results = call(channel, options.routine, *options.arguments, timeout=options.timeout, context=context)
         try:
             for number, result in enumerate(results, 1):
                 print(json.dumps(result), flush=True)

@@ -1,4 +1,4 @@
-"""What it takes for Python functions to be called by Raddle: the service `raddle.v1.Worker`, and a file that says where it is.
+"""Lets Raddle call Python functions: the service `raddle.v1.Worker`, and a file that publishes its address.
 
     from raddle_worker import routine, serve
 
@@ -8,8 +8,8 @@
 
     serve()
 
-A routine is a function (which gets a thread), a coroutine function, or a generator of either kind, which gives a stream. Arguments and
-results are what JSON can say. Nobody else needs to know this module: it is meant to be read, copied and changed.
+A routine is a function (which runs in a thread), a coroutine function, or a generator of either kind, which makes a stream. Arguments and
+results are JSON values. No other program depends on this module: it is meant to be read, copied and changed.
 """
 
 import argparse
@@ -36,14 +36,14 @@ PROTOCOL = 1
 VERSION = "1"
 # The largest message that Raddle sends.
 LARGEST = 256 * 1024 * 1024
-# How long calls that were cancelled may take to notice, and how long what was answered may take to be sent.
+# The time for cancelled calls to end, and for replies to be sent.
 CANCELLED, FAREWELL = 0.5, 1.5
 OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST),
     ("grpc.max_send_message_length", LARGEST),
-    # Callers ask every ten seconds whether the worker is there, which others would take for an attack.
+    # Callers send a ping every ten seconds, which gRPC would treat as an attack.
     ("grpc.http2.max_ping_strikes", 0),
-    # Two workers at one port would get each other's calls.
+    # Two workers on one port would get each other's calls.
     ("grpc.so_reuseport", 0),
 ]
 
@@ -52,7 +52,7 @@ CALL = contextvars.ContextVar("call")
 
 
 def routine(name):
-    """Makes a function one that others can call by this name."""
+    """Registers a function under this name."""
 
     def register(function):
         ROUTINES[name] = function
@@ -62,7 +62,7 @@ def routine(name):
 
 
 class Failed(Exception):
-    """Raised by a routine to fail with a value, which the caller gets as the error that it declares."""
+    """Raised by a routine to fail with a value, which the caller gets as its declared error."""
 
     def __init__(self, value, message=None):
         super().__init__(message or str(value))
@@ -70,18 +70,18 @@ class Failed(Exception):
 
 
 def context(name):
-    """What the caller has set under this name for all that it calls, or None."""
+    """The context value that the caller has set under this name, or None."""
     value = CALL.get().context.get(name)
     return None if value is None else json.loads(value)
 
 
 def serve(arguments=None):
-    """Serves all routines until the worker is told to stop. What it is told is in `--help`."""
+    """Serves all routines until the worker is stopped. `--help` lists the options."""
     asyncio.run(_serve(_options(arguments)))
 
 
 class Worker(worker_pb2_grpc.WorkerServicer):
-    """Answers calls."""
+    """The gRPC service."""
 
     def __init__(self):
         self.metadata = pb.WorkerMetadata(
@@ -109,11 +109,11 @@ class Worker(worker_pb2_grpc.WorkerServicer):
             self.idle_since = time.monotonic()
 
     async def _admit(self, call, rpc):
-        """The function that is called, and its arguments. A call that is not taken ends here, with a word of why."""
+        """Returns the function and its arguments. A call that is refused ends here with a status."""
         if call.protocol != PROTOCOL:
             await rpc.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the worker speaks version {PROTOCOL} of the protocol")
         if call.encoding != pb.ENCODING_JSON:
-            # Whoever knows JSON then makes the call again in that.
+            # A caller that supports JSON repeats the call in JSON.
             reads = (("raddle-encodings", "json"),)
             await rpc.abort(grpc.StatusCode.FAILED_PRECONDITION, "the worker reads JSON and nothing else", reads)
         function = ROUTINES.get(call.routine)
@@ -131,7 +131,7 @@ class Worker(worker_pb2_grpc.WorkerServicer):
         return function, arguments
 
     async def _run(self, call, function, arguments, rpc):
-        """Sends what a function gives. Returns the exception that is its end, if it has another than a good one."""
+        """Sends the results of a function. Returns an exception if it fails."""
         CALL.set(call)
         timeout = call.timeout_ms / 1000 if call.timeout_ms else None
         try:
@@ -143,10 +143,10 @@ class Worker(worker_pb2_grpc.WorkerServicer):
                         return pb.Exception(kind=pb.Exception.UNWRITABLE, message=f"the result cannot be written in JSON: {error}")
                     await rpc.write(pb.Reply(result=result))
         except asyncio.CancelledError:
-            # Else it was the caller, who wants to hear nothing more.
+            # Otherwise the caller has cancelled the call, and expects no reply.
             if not self.cancelling:
                 raise
-            return pb.Exception(kind=pb.Exception.CANCELLED, message="the worker was told to stop")
+            return pb.Exception(kind=pb.Exception.CANCELLED, message="the worker is stopping")
         except Failed as failed:
             return _failed(failed)
         except BaseException as error:
@@ -157,11 +157,11 @@ class Worker(worker_pb2_grpc.WorkerServicer):
     async def Stop(self, request, rpc):
         if request.timeout != request.timeout:
             await rpc.abort(grpc.StatusCode.INVALID_ARGUMENT, "the timeout is not a number")
-        # A client that goes away has said it all the same.
+        # The stop continues if the client disconnects.
         return await asyncio.shield(asyncio.create_task(self.stop(request.timeout)))
 
     async def stop(self, timeout):
-        """Takes no more calls. Those in flight are cancelled now (0), after so many seconds (more), or never (less)."""
+        """Refuses new calls. Calls in flight are cancelled now (0), after this many seconds (positive), or never (negative)."""
         self.stopping.set()
         before = set(self.calls)
         if before and timeout != 0:
@@ -194,7 +194,7 @@ class Worker(worker_pb2_grpc.WorkerServicer):
 
 
 async def _values(function, arguments):
-    """What a function gives: its result, or what it yields."""
+    """The result of a function, or the items that it yields."""
     if inspect.isasyncgenfunction(function):
         async with contextlib.aclosing(function(*arguments)) as items:
             async for item in items:
@@ -205,7 +205,7 @@ async def _values(function, arguments):
             while (item := await asyncio.to_thread(next, items, end)) is not end:
                 yield item
         finally:
-            # One that is at work in its thread cannot be ended.
+            # A generator that is running in its thread cannot be closed.
             if not items.gi_running:
                 items.close()
     elif inspect.iscoroutinefunction(function):
@@ -219,11 +219,11 @@ def _written(value):
 
 
 def _no_number(text):
-    raise ValueError(f"{text} is no number in JSON")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _failed(failed):
-    """The error that the routine has, or its words, if that cannot be written."""
+    """The declared error of a routine, or its message if the value is not JSON."""
     value = b""
     with contextlib.suppress(TypeError, ValueError, RecursionError):
         value = _written(failed.value)
@@ -231,7 +231,7 @@ def _failed(failed):
 
 
 def _thrown(error):
-    """What a Rust function would have panicked for."""
+    """An unexpected exception, which is reported like a panic in Rust."""
     frames = traceback.extract_tb(error.__traceback__)
     return pb.Exception(
         kind=pb.Exception.PANICKED,
@@ -250,30 +250,30 @@ async def _serve(options):
     worker.metadata.address, worker.metadata.secure = _listen(server, options)
     worker.metadata.tags.extend(options.tag)
     await server.start()
-    await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
-    _obey(worker)
+    await _set_health(healthy, health_pb2.HealthCheckResponse.SERVING)
+    _handle_signals(worker)
     entry = _publish(options.directory, worker.metadata)
     try:
         print(f"serving at {worker.metadata.address}", flush=True)
         await worker.stopping.wait()
     finally:
-        # As soon as it takes no more calls: nobody new should look for it.
+        # Unpublish the worker as soon as it refuses calls.
         entry.unlink(missing_ok=True)
-    await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
+    await _set_health(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
     await worker.over.wait()
     await server.stop(FAREWELL)
     sys.stdout.flush()
-    # A function in a thread cannot be ended, and the end of the loop would wait for it.
+    # A function in a thread cannot be stopped, and the end of the loop would wait for it.
     os._exit(0)
 
 
-async def _say(healthy, status):
+async def _set_health(healthy, status):
     for service in "", "raddle.v1.Worker":
         await healthy.set(service, status)
 
 
-def _obey(worker):
-    """SIGTERM cancels what is in flight; SIGINT waits for it, unless it comes again."""
+def _handle_signals(worker):
+    """SIGTERM cancels calls in flight. SIGINT waits for them; a second signal cancels them."""
     loop, stops = asyncio.get_running_loop(), []
 
     def stop(timeout):
@@ -284,7 +284,7 @@ def _obey(worker):
 
 
 def _listen(server, options):
-    """Opens the port. Returns where that is, and whether callers have to prove who they are."""
+    """Opens the port. Returns its address, and whether callers need certificates."""
     secure = options.cert is not None
     if secure:
         read = lambda path: path.read_bytes()
@@ -301,7 +301,7 @@ def _listen(server, options):
 
 
 def _publish(directory, metadata):
-    """Writes down where the worker is, for Raddle's `FileDiscovery`: a file that appears at once and whole."""
+    """Publishes the worker for Raddle's `FileDiscovery`: the rename makes the complete file appear at once."""
     entry = {
         "uid": metadata.uid,
         "address": metadata.address,
@@ -319,22 +319,22 @@ def _publish(directory, metadata):
 
 def _options(arguments):
     parser = argparse.ArgumentParser(description="A worker whose routines are Python functions.")
-    parser.add_argument("directory", type=pathlib.Path, help="where it says that it is there")
+    parser.add_argument("directory", type=pathlib.Path, help="the directory in which the worker publishes itself")
     parser.add_argument("--bind", default="127.0.0.1:0", metavar="ADDRESS", help="HOST:PORT, where port 0 is any, or unix:/PATH")
-    parser.add_argument("--tag", action="append", default=[], help="what it can do, for those who choose; may be said again")
-    parser.add_argument("--insecure", action="store_true", help="let anybody call it who can reach it")
-    for name, what in ("ca", "who has signed those who may call"), ("cert", "its own certificate"), ("key", "and its key"):
-        parser.add_argument(f"--{name}", type=pathlib.Path, metavar="FILE", help=f"a PEM file: {what}")
+    parser.add_argument("--tag", action="append", default=[], help="a tag for callers to select workers by; can be repeated")
+    parser.add_argument("--insecure", action="store_true", help="serve other machines without TLS")
+    for name, description in ("ca", "the CA of the callers"), ("cert", "the certificate of the worker"), ("key", "its key"):
+        parser.add_argument(f"--{name}", type=pathlib.Path, metavar="FILE", help=f"a PEM file: {description}")
     options = parser.parse_args(arguments)
     if len({options.ca is None, options.cert is None, options.key is None}) > 1:
-        parser.error("--ca, --cert and --key belong together")
-    if options.cert is None and not options.insecure and not _is_here(options.bind):
-        parser.error("others could call it: give it --ca, --cert and --key, or say --insecure")
+        parser.error("give all of --ca, --cert and --key, or none")
+    if options.cert is None and not options.insecure and not _is_local(options.bind):
+        parser.error("other machines could call the worker: give --ca, --cert and --key, or --insecure")
     return options
 
 
-def _is_here(bind):
-    """Whether nobody but this machine can reach an address."""
+def _is_local(bind):
+    """Whether only this machine can reach an address."""
     if bind.startswith("unix:"):
         return True
     host = bind.rsplit(":", 1)[0].strip("[]")

@@ -1,4 +1,4 @@
-"""A worker in Python: `python worker.py workers/`. What makes it one is in `raddle_worker.py`."""
+"""A worker in Python: `python worker.py workers/`. `raddle_worker.py` has the service."""
 
 import asyncio
 import math
@@ -24,7 +24,7 @@ def words(text):
 
 @routine("py.ticks")
 async def ticks(seconds, path):
-    """A stream that never ends, and leaves a file behind when nobody wants it any more."""
+    """An endless stream, which writes a file when it is cancelled."""
     try:
         number = 0
         while True:
@@ -37,47 +37,47 @@ async def ticks(seconds, path):
 
 @routine("py.find")
 async def find(name):
-    """Fails with a value, which is the error that the caller has declared."""
+    """Fails with a value: the declared error of the caller."""
     if name != "it":
         raise Failed({"Missing": {"missing": name}}, f"{name} is missing")
     return 1
 
 
 @routine("py.explode")
-def explode(why):
-    """Fails with no value that anybody has declared: to the caller, it has panicked."""
-    raise ValueError(f"exploded for {why}")
+def explode(reason):
+    """Fails with an undeclared error, which is a panic for the caller."""
+    raise ValueError(f"exploded for {reason}")
 
 
 @routine("py.sleep")
 async def sleep(seconds):
-    """Takes its time, and can be cancelled."""
+    """Sleeps, and can be cancelled."""
     await asyncio.sleep(seconds)
     return seconds
 
 
 @routine("py.block")
 def block(seconds):
-    """Takes its time in a thread, which nobody can end."""
+    """Blocks a thread, and cannot be cancelled."""
     time.sleep(seconds)
     return seconds
 
 
 @routine("py.echo")
 async def echo(value):
-    """What it was given: whatever JSON can say."""
+    """Returns its argument."""
     return value
 
 
 @routine("py.infinity")
 async def infinity():
-    """What JSON cannot say."""
+    """Returns a value that is not JSON."""
     return math.inf
 
 
 @routine("py.tenant")
 async def tenant():
-    """What the caller has set for all that it calls."""
+    """Returns a context value of the caller."""
     return context("tenant")
 
 

@@ -1,4 +1,4 @@
-//! The number of crates that a user compiles. Each one delays the first task.
+//! The number of crates of others that a user compiles. Each one delays the first task.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use crate::step;
 
 /// A build, its maximum number of crates, and a crate that it must not contain.
 const BUILDS: [(&str, &[&str], usize, Option<&str>); 2] = [
-    ("the command line", &["--package", "raddle-cli"], 220, None),
+    ("the command line", &["--package", "raddle-cli"], 200, None),
     (
         "a program that calls pools",
         &[
@@ -16,7 +16,7 @@ const BUILDS: [(&str, &[&str], usize, Option<&str>); 2] = [
             "--features",
             "pool",
         ],
-        120,
+        115,
         Some("libsqlite3-sys"),
     ),
 ];
@@ -52,8 +52,8 @@ pub(crate) fn check_number() -> bool {
         })
 }
 
-/// The distinct_crates crates of `cargo tree`, which prints `NAME VERSION …` per line and may
-/// repeat a crate.
+/// The distinct crates of others in the output of `cargo tree`, which prints `NAME VERSION …` per
+/// line and may repeat a crate. Ours do not count: a split adds one, and costs nothing.
 fn distinct_crates(tree: &str) -> BTreeSet<String> {
     let words = tree.lines().map(|line| {
         line.split_whitespace()
@@ -61,7 +61,9 @@ fn distinct_crates(tree: &str) -> BTreeSet<String> {
             .collect::<Vec<_>>()
             .join(" ")
     });
-    words.filter(|name| !name.is_empty()).collect()
+    words
+        .filter(|name| !name.is_empty() && !name.starts_with("raddle"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -69,8 +71,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_a_crate_once_for_each_version() {
+    fn counts_a_crate_of_others_once_for_each_version() {
         let tree = "raddle v0.1.0 (/far)\nsyn v2.0.1\nsyn v3.0.9\nsyn v3.0.9 (*)\n\nserde_derive v1.0.2 (proc-macro)\n";
-        assert_eq!(distinct_crates(tree).len(), 4);
+        assert_eq!(distinct_crates(tree).len(), 3);
     }
 }

@@ -6,13 +6,14 @@ use crate::step;
 
 /// Programs that tests call, and their Debian packages. Programs that every system has (`sh`,
 /// `grep`, the core utilities) are left out.
-const PROGRAMS: [(&str, &str); 36] = [
+const PROGRAMS: [(&str, &str); 37] = [
     // Tests start their own daemon; a system service may run or not.
     ("avahi-daemon", "avahi-daemon"),
     ("avahi-browse", "avahi-utils"),
     ("bash", "bash"),
     ("script", "bsdutils"),
     ("mkfifo", "coreutils"),
+    ("curl", "curl"),
     ("dbus-daemon", "dbus"),
     ("dnsmasq", "dnsmasq-base"),
     ("docker-compose", "docker-compose"),

@@ -179,7 +179,7 @@ const ENDINGS: &[&str] = &[
     "Dockerfile",
 ];
 
-/// Runs the check as a command of its own.
+/// Runs the check as the command `lint-words`.
 pub(crate) fn run() -> ExitCode {
     if check() {
         ExitCode::SUCCESS
@@ -311,7 +311,7 @@ fn banned_message_starts(path: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// Every function whose name says nothing or is half a sentence.
+/// Every function with a bare verb or half a sentence as its name.
 fn bare_names(path: &str, text: &str) -> Vec<String> {
     if !path.ends_with(".rs") {
         return Vec::new();

@@ -13,19 +13,19 @@ pub(crate) struct Options {
     verify: bool,
 }
 
-/// Packages all crates in the order of their dependencies, without uploading them.
+/// Runs `cargo publish --dry-run` for all crates, in the order of their dependencies.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    let mut args = vec!["package", "--workspace", "--locked", "--allow-dirty"];
+    let mut args = vec!["publish", "--workspace", "--dry-run", "--allow-dirty"];
     for private in ["xtask", "raddle-testnet"] {
         args.extend(["--exclude", private]);
     }
     if !options.verify {
         args.push("--no-verify");
     }
-    let outcome = step::run("packages", step::cargo(&args));
+    let published = step::run("packages", step::cargo(&args));
     // Cargo warns about a package without a description, licence or repository, and goes on.
-    let is_complete = !outcome.output.contains("manifest has no");
-    if outcome.ok && is_complete {
+    let is_complete = !published.output.contains("manifest has no");
+    if published.ok && is_complete {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -1,4 +1,5 @@
-//! Reading tasks, and making the changes that were decided from that. A task that has changed in between is read and decided on again.
+//! Optimistic updates: tasks are read, changes are decided, and `apply_changes.lua` applies each if its
+//! task is unchanged. A task that has changed is read and decided again.
 
 use std::collections::HashMap;
 
@@ -15,26 +16,26 @@ use super::{
 };
 use raddle_broker::{Error, Result};
 
-/// How often a change is decided anew before something must be wrong.
+/// The most retries before something must be wrong.
 const TRIES: usize = 1000;
-/// How many tasks one script changes at most: nobody else is served meanwhile.
+/// The most tasks changed by one script, which blocks the server meanwhile.
 const AT_ONCE: usize = 500;
 
-/// What came of a change.
+/// The outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Applied {
-    /// It is made.
+    /// It was applied.
     Made,
-    /// The task is not as it was read any more.
+    /// The task has changed since it was read.
     Changed,
-    /// The task is not there any more.
+    /// The task no longer exists.
     Missing,
-    /// The worker that was held to be gone is alive.
+    /// The worker that counted as lost is alive.
     Alive,
 }
 
 impl Redis {
-    /// Reads tasks with the words that wait for them; those that are not there are left out.
+    /// Reads tasks with their control messages, without those that do not exist.
     pub(super) async fn snapshots(&self, tids: &[Tid]) -> Result<HashMap<Tid, Snapshot>> {
         snapshots(self.link(), tids).await
     }
@@ -44,8 +45,8 @@ impl Redis {
         Ok(self.snapshots(&[tid]).await?.remove(&tid))
     }
 
-    /// Changes one task as `decide` says, which may refuse, as often as it takes.
-    pub(super) async fn alter<T>(
+    /// Applies what `decide` decides about one task, with retries. `None` means no change.
+    pub(super) async fn update_task<T>(
         &self,
         tid: Tid,
         sure: Certainty,
@@ -65,12 +66,12 @@ impl Redis {
         }
         Err(Error::Server {
             place: self.link().target.place(),
-            reason: format!("task {tid} does not hold still"),
+            reason: format!("task {tid} keeps changing"),
         })
     }
 }
 
-/// Reads tasks with the words that wait for them; those that are not there are left out.
+/// Reads tasks with their control messages, without those that do not exist.
 pub(super) async fn snapshots(
     link: &ServerConnection,
     tids: &[Tid],
@@ -99,13 +100,13 @@ pub(super) async fn snapshots(
         let now = time.fold(0, |time, part| time * 1_000_000 + part);
         let (specs, records, ends) = (next(), next(), next());
         for (((tid, spec), record), done) in tids.iter().zip(specs).zip(records).zip(ends) {
-            // A stored word stands behind the ids of its task and its own.
+            // The ids of task and message precede the text of a stored message.
             let word = |word: String| word.splitn(3, ':').nth(2).map(Into::into);
             let words = next().into_iter().flatten().filter_map(word).collect();
             let Some(stored) = spec else { continue };
             let raw = record.unwrap_or_default();
             let record = match raw.as_str() {
-                "" => StoredSpec::parse(*tid, &stored)?.untouched(),
+                "" => StoredSpec::parse(*tid, &stored)?.initial_record(),
                 raw => Record::parse(*tid, raw)?,
             };
             let done = done
@@ -128,7 +129,7 @@ pub(super) async fn snapshots(
     Ok(found)
 }
 
-/// Makes changes, each if its task is still as it was read.
+/// Applies changes, each if its task is unchanged.
 pub(super) async fn apply(
     link: &ServerConnection,
     drafts: &[Draft<'_>],
@@ -148,7 +149,7 @@ pub(super) async fn apply(
             json,
         ];
         args.append(&mut bytes);
-        let answers: Vec<String> = link.change(&script::APPLY, args, sure).await?;
+        let answers: Vec<String> = link.change(&script::APPLY_CHANGES, args, sure).await?;
         applied.extend(answers.iter().map(|answer| match answer.as_str() {
             "ok" => Applied::Made,
             "missing" => Applied::Missing,

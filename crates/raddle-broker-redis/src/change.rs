@@ -1,4 +1,4 @@
-//! What is to become of one task, decided from what was read of it. Nothing here asks the server.
+//! Changes of one task, decided from a snapshot. Pure: nothing here talks to the server.
 
 use raddle_model::{
     AttemptReport, ControlMessage, ExitStatus, NextStep, TaskEventKind, TaskSpec, TaskState, Tid,
@@ -19,35 +19,35 @@ use raddle_broker::{AttemptId, CompletionOutcome, OutputStream, Result};
 /// A task as it was read.
 pub(super) struct Snapshot {
     pub(super) tid: Tid,
-    /// The stored spec, with its head.
+    /// The stored spec with its header.
     pub(super) stored: String,
-    /// Its record as it was written; empty if it has none.
+    /// The stored record; empty if there is none.
     pub(super) raw: String,
     pub(super) record: Record,
     pub(super) done: Option<FinishedRecord>,
-    /// The control words that wait for it.
+    /// The stored control messages.
     pub(super) words: Vec<String>,
-    /// When that was, on the server's clock, in microseconds.
+    /// The server's time of the read, in microseconds.
     pub(super) now: i64,
 }
 
-/// A change of one task that is being decided.
+/// A change that is being decided.
 pub(super) struct Draft<'a> {
     before: &'a Snapshot,
     record: Record,
     end: Option<ChangeEnd>,
-    obeyed: bool,
+    has_applied_commands: bool,
     events: Vec<ChangeEvent>,
     replies: Vec<String>,
-    /// Ends of output to be added.
+    /// Ends of output to store.
     pub(super) output: Vec<(OutputStream, Tail)>,
-    /// The worker whose lease must have run out.
+    /// Apply only if this worker's lease has expired.
     pub(super) gone: Option<Tid>,
 }
 
-/// The end of what an attempt wrote.
+/// The end of an attempt's output.
 pub(super) struct Tail {
-    /// Whether nothing was written before it.
+    /// Whether it is the whole output.
     pub(super) whole: bool,
     pub(super) bytes: Vec<u8>,
 }
@@ -68,7 +68,7 @@ struct ChangeEvent {
     detail: Option<String>,
 }
 
-/// A change as the script reads it. What is absent there is not to be checked or done.
+/// A change as `apply_changes.lua` expects it. Absent fields are not checked or applied.
 #[derive(Serialize)]
 pub(super) struct Change {
     tid: String,
@@ -78,9 +78,9 @@ pub(super) struct Change {
     words: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gone: Option<String>,
-    /// Whether it is a worker that leaves the registry.
+    /// Whether a worker leaves the registry.
     leaves: bool,
-    /// Whether what the attempt has chained follows it.
+    /// Whether the chained tasks are submitted.
     follows: bool,
     moves: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,11 +101,11 @@ pub(super) struct Change {
     output: Vec<OutputAppend>,
 }
 
-/// Bytes to be added to the output of an attempt, by their number.
+/// Bytes to append to the output of an attempt, by their index in the arguments.
 #[derive(Serialize)]
 struct OutputAppend {
     field: String,
-    /// Whether that is all of it.
+    /// Whether they are the whole output.
     whole: bool,
     bytes: usize,
 }
@@ -119,7 +119,7 @@ impl Snapshot {
         self.record.part.is_none()
     }
 
-    /// The terminal state, once it is reached.
+    /// The final state, once it is reached.
     pub(super) fn end(&self) -> Option<TaskState> {
         self.done.as_ref().map(|done| done.state)
     }
@@ -128,8 +128,9 @@ impl Snapshot {
         self.end().unwrap_or_else(|| self.record.state())
     }
 
-    /// Whether this attempt is the latest, and not over. Services end by leaving the registry alone.
-    pub(super) fn is_latest(&self, attempt_id: AttemptId) -> bool {
+    /// Whether this attempt is the current one. Workers' own tasks end only by leaving the
+    /// registry.
+    pub(super) fn is_current_attempt(&self, attempt_id: AttemptId) -> bool {
         let attempt = (self.record.counters.attempt, self.record.owner);
         self.done.is_none()
             && self.record.is_active()
@@ -137,7 +138,7 @@ impl Snapshot {
             && !self.is_service()
     }
 
-    /// The account of an attempt that cannot give its own.
+    /// A report for an attempt that cannot report itself.
     pub(super) fn report(&self, exit: ExitStatus) -> AttemptReport {
         AttemptReport::bare(exit, at_micros(self.now))
     }
@@ -149,7 +150,7 @@ impl<'a> Draft<'a> {
             before,
             record: before.record.clone(),
             end: None,
-            obeyed: false,
+            has_applied_commands: false,
             events: Vec::new(),
             replies: Vec::new(),
             output: Vec::new(),
@@ -157,7 +158,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Adds an entry to the log.
+    /// Adds an event.
     pub(super) fn event(
         &mut self,
         kind: TaskEventKind,
@@ -173,7 +174,7 @@ impl<'a> Draft<'a> {
         });
     }
 
-    /// Notes that an attempt stands still, or goes on.
+    /// Records that an attempt is paused, or continues.
     pub(super) fn pause(&mut self, paused: bool) {
         self.event(
             if paused {
@@ -187,14 +188,14 @@ impl<'a> Draft<'a> {
         self.record.paused = paused;
     }
 
-    /// Ends the attempt, and does what follows from it.
+    /// Ends the attempt, and applies the decision that follows.
     pub(super) fn settle(&mut self, report: AttemptReport) -> CompletionOutcome {
         let owner = self.before.record.owner;
         let next = match self.before.spec() {
             Ok(spec) => {
                 next_step::decide_next(&spec, self.before.tid, self.record.counters, &report.exit)
             }
-            // A task that nobody can read cannot be tried again either.
+            // A task with an unreadable spec cannot be retried.
             Err(_) => NextStep::Finish {
                 state: TaskState::Failed,
                 dead: false,
@@ -215,20 +216,20 @@ impl<'a> Draft<'a> {
                 self.record.counters = counters;
                 let kind = next_step::event_before_another(&report.exit);
                 self.event(kind, owner, Some(report.exit.to_string()));
-                self.wait_again(nanos_after(self.before.now.saturating_mul(1000), pause))
+                self.requeue(nanos_after(self.before.now.saturating_mul(1000), pause))
             }
         }
     }
 
-    /// Puts the task back as if it had not been claimed.
+    /// Returns the task to its queue as if it had not been claimed.
     pub(super) fn give_back(&mut self, kind: TaskEventKind, reason: String) -> CompletionOutcome {
         self.event(kind, self.before.record.owner, Some(reason));
-        self.wait_again(self.before.now.saturating_mul(1000))
+        self.requeue(self.before.now.saturating_mul(1000))
     }
 
-    /// Does to a waiting task what a message asks for, and answers unless that ended it.
+    /// Applies a command to a waiting task, and replies unless that ended it.
     pub(super) fn apply_command(&mut self, message: &ControlMessage) {
-        match apply_command::apply_command(message, self.is_held(), self.goes_back()) {
+        match apply_command::apply_command(message, self.is_held(), self.is_requeued_on_stop()) {
             CommandEffect::End(state, exit) => return self.end_waiting(state, exit),
             CommandEffect::Hold => {
                 self.event(TaskEventKind::Paused, None, None);
@@ -236,16 +237,16 @@ impl<'a> Draft<'a> {
             }
             CommandEffect::Free => {
                 self.event(TaskEventKind::Resumed, None, None);
-                self.line_up(self.record.run_at);
+                self.enqueue(self.record.run_at);
             }
             CommandEffect::Nothing => {}
         }
         let answer = apply_command::answer(message, self.is_held());
         self.replies
-            .push(serde_json::to_string(&answer).expect("words and strings serialize"));
+            .push(serde_json::to_string(&answer).expect("a reply has only string keys"));
     }
 
-    /// Brings the task to its end.
+    /// Ends the task.
     pub(super) fn finish(
         &mut self,
         state: TaskState,
@@ -263,14 +264,14 @@ impl<'a> Draft<'a> {
         });
     }
 
-    /// The state that the task has from now on.
+    /// The state after the change.
     pub(super) fn state(&self) -> TaskState {
         self.end
             .as_ref()
             .map_or_else(|| self.record.state(), |end| end.state)
     }
 
-    /// The change as the script reads it. Bytes that it names by number are added to `bytes`.
+    /// The change as `apply_changes.lua` expects it. Output bytes are added to `bytes`.
     pub(super) fn change(&self, bytes: &mut Vec<Vec<u8>>) -> Change {
         let before = self.before;
         let (done, expires, key) = match &self.end {
@@ -292,7 +293,7 @@ impl<'a> Draft<'a> {
             }
             None => (None, None, None),
         };
-        // Rounded up: not before its time.
+        // Rounded up, so that it is not early.
         let due = self
             .record
             .run_at
@@ -301,7 +302,7 @@ impl<'a> Draft<'a> {
             tid: before.tid.to_string(),
             part: self.record.part.clone().unwrap_or_default(),
             from: before.raw.clone(),
-            words: self.obeyed.then_some(before.words.len()),
+            words: self.has_applied_commands.then_some(before.words.len()),
             gone: self.gone.map(|gone| gone.to_string()),
             leaves: before.is_service() && self.end.is_some(),
             follows: before.record.chained
@@ -317,7 +318,7 @@ impl<'a> Draft<'a> {
             done,
             expires,
             key,
-            clears: self.obeyed,
+            clears: self.has_applied_commands,
             events: self.events.clone(),
             replies: self.replies.clone(),
             output: self
@@ -335,23 +336,27 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Lets the task wait for another attempt, and for what its worker was told and did not do.
-    fn wait_again(&mut self, run_at: i64) -> CompletionOutcome {
+    /// Makes the task wait for another attempt, and applies the commands that its worker received
+    /// or did not receive in time.
+    fn requeue(&mut self, run_at: i64) -> CompletionOutcome {
         self.record.owner = None;
         self.record.claimed_at = None;
         self.record.pid = None;
-        // The script removes what the attempt has chained.
+        // The script deletes what the attempt has chained.
         self.record.chained = false;
-        self.line_up(Some(run_at));
-        // The last attempt was told to stand still, and nobody has said that the task may go on.
+        self.enqueue(Some(run_at));
+        // The last attempt was paused and not resumed.
         if std::mem::take(&mut self.record.paused) {
             self.record.place = TaskLocation::Held;
         }
-        self.obeyed = true;
-        // It was told to end the task, and did not live to do it.
-        if let Some(word) = self.record.told.take()
-            && let CommandEffect::End(state, exit) =
-                apply_command::apply_command(&ControlMessage::new(word), false, self.goes_back())
+        self.has_applied_commands = true;
+        // The worker had received the command and did not live to obey it.
+        if let Some(word) = self.record.pending_command.take()
+            && let CommandEffect::End(state, exit) = apply_command::apply_command(
+                &ControlMessage::new(word),
+                false,
+                self.is_requeued_on_stop(),
+            )
         {
             self.end_waiting(state, exit);
             return CompletionOutcome::Finished(state);
@@ -370,7 +375,7 @@ impl<'a> Draft<'a> {
         CompletionOutcome::Retry(at_nanos(run_at))
     }
 
-    fn line_up(&mut self, run_at: Option<i64>) {
+    fn enqueue(&mut self, run_at: Option<i64>) {
         self.record.run_at = run_at.filter(|at| *at > self.before.now.saturating_mul(1000));
         self.record.place = if self.record.run_at.is_some() {
             TaskLocation::Delayed
@@ -388,8 +393,8 @@ impl<'a> Draft<'a> {
         self.record.place == TaskLocation::Held
     }
 
-    /// Whether a task that is stopped goes back to its queue. One that nobody can read does not.
-    fn goes_back(&self) -> bool {
+    /// Whether a stopped task returns to its queue. An unreadable one does not.
+    fn is_requeued_on_stop(&self) -> bool {
         self.before
             .spec()
             .is_ok_and(|spec| spec.on_stop == ReservedPolicy::Requeue)

@@ -1,4 +1,4 @@
-//! Tasks out.
+//! Claims.
 
 use std::{cmp::Reverse, mem, sync::Arc, time::Duration};
 
@@ -19,16 +19,16 @@ use super::{
 };
 use raddle_broker::{AttemptId, ClaimRequest, Error, LeasedTask, Release, Result};
 
-/// What a look for tasks brought.
+/// The result of running the claim script.
 enum ClaimAttempt {
     Claims(Vec<LeasedTask>),
-    /// Nothing, and when something may be due.
+    /// No task, and when the next becomes due.
     Nothing(Option<Duration>),
-    /// The caller knows of other partitions than there are, and nothing was looked for.
+    /// The caller does not know all partitions; nothing was claimed.
     NewParts,
 }
 
-/// Claims on their way to the caller. Those that the caller does not take are given back.
+/// Claims that were not delivered to the caller yet. Dropping them releases them.
 struct ClaimOffer {
     core: Arc<RedisCore>,
     claims: Vec<LeasedTask>,
@@ -47,8 +47,8 @@ impl Drop for ClaimOffer {
 }
 
 impl Redis {
-    /// Claims on a task of its own, so that a claim whose caller stops waiting comes to its end.
-    pub(super) async fn claim_for(&self, request: ClaimRequest) -> Result<Vec<LeasedTask>> {
+    /// Claims in a task of its own, so that a claim completions even if its caller stops waiting.
+    pub(super) async fn claim_detached(&self, request: ClaimRequest) -> Result<Vec<LeasedTask>> {
         let (mut caller, offered) = oneshot::channel();
         let core = Arc::clone(&self.core);
         tokio::spawn(async move {
@@ -76,7 +76,7 @@ impl RedisCore {
         let mut backoff = ReconnectBackoff::new(options, FOREVER);
         let (mut wait, mut has_warned) = (None, false);
         loop {
-            // Why this worker cannot wait for tasks, now or ever.
+            // The error for which this worker can never wait for tasks, if any.
             let mut refusal = None;
             let parts = self.parts_for(request);
             let call = self
@@ -94,13 +94,14 @@ impl RedisCore {
                             has_warned = false;
                             Ok(answer)
                         }
-                        // The claim may have been made, also behind a `BLPOP` that was refused: its answer is asked for once more.
+                        // The claim may have been performed, even behind a refused `BLPOP`: ask for
+                        // its stored reply.
                         Err(fault) => {
                             if let Fault::Final(error) = fault {
                                 refusal = Some(error);
                             } else {
                                 if !has_warned {
-                                    tracing::warn!(%fault, "waiting for tasks was interrupted, and is tried again");
+                                    tracing::warn!(%fault, "waiting for tasks was interrupted, trying again");
                                     has_warned = true;
                                 }
                                 tokio::select! {
@@ -144,8 +145,8 @@ impl RedisCore {
         request: &ClaimRequest,
         caller: &mut ClaimCaller,
     ) -> Result<Vec<LeasedTask>> {
-        // Whatever makes a task ready is an event, but for its time.
-        let mut wait = self.bell.wait(super::Topic::Log, request.wait).await;
+        // Everything that makes a task ready is an event, except the due time of a delayed task.
+        let mut wait = self.notifier.wait(super::Topic::Log, request.wait).await;
         loop {
             let answer = self
                 .link
@@ -161,7 +162,7 @@ impl RedisCore {
                 ClaimAttempt::NewParts => None,
             };
             let again = tokio::select! {
-                again = wait.again(again_in) => again,
+                again = wait.next(again_in) => again,
                 () = caller.closed() => false,
             };
             if !again {
@@ -178,7 +179,7 @@ impl RedisCore {
         args
     }
 
-    /// What the script has answered.
+    /// Evaluates the reply of the claim script.
     async fn found(&self, request: &ClaimRequest, answer: Vec<Vec<u8>>) -> Result<ClaimAttempt> {
         let answer: Vec<String> = answer
             .iter()
@@ -192,10 +193,10 @@ impl RedisCore {
                 .chunks_exact(4)
                 .map(|task| (&task[..3], task[3].clone()))
                 .collect(),
-            // It was remembered without the specs.
+            // A stored reply has no specs.
             "again" => {
                 let tasks = snapshots(&self.link, &tids(rest.iter().step_by(3).cloned())).await?;
-                // The worker may have given one back since: it held nothing of it.
+                // The worker may have released a task since: it knew nothing of it.
                 let stored = |task: &[String]| {
                     let (tid, attempt) = (task[0].parse().ok()?, task[1].parse().ok()?);
                     let attempt_id = AttemptId {
@@ -206,7 +207,7 @@ impl RedisCore {
                     Some(
                         tasks
                             .get(&tid)
-                            .filter(|task| task.is_latest(attempt_id))?
+                            .filter(|task| task.is_current_attempt(attempt_id))?
                             .stored
                             .clone(),
                     )
@@ -225,7 +226,7 @@ impl RedisCore {
             "parts" => return Ok(ClaimAttempt::NewParts),
             _ => return Err(Error::NotFound(request.owner)),
         };
-        let claims = self.readable(request.owner, claims).await?;
+        let claims = self.parse_claims(request.owner, claims).await?;
         Ok(if claims.is_empty() {
             ClaimAttempt::Nothing(Some(Duration::ZERO))
         } else {
@@ -233,8 +234,9 @@ impl RedisCore {
         })
     }
 
-    /// Reads tasks: of each its id, attempt and token, and its spec. A record that cannot be read must not stand in the way of those behind it, and fails.
-    async fn readable(
+    /// Parses claimed tasks: id, attempt, fencing token, and spec. A task with an unreadable spec
+    /// fails, so that it does not block those behind it.
+    async fn parse_claims(
         &self,
         owner: Tid,
         tasks: Vec<(&[String], String)>,
@@ -263,11 +265,11 @@ impl RedisCore {
                 Err(error) => self.fail(attempt_id, &error).await?,
             }
         }
-        self.fresh(claims).await
+        self.end_expired(claims).await
     }
 
-    /// Those of some claims that have not expired. The others are ended: nobody is given them.
-    pub(super) async fn fresh(&self, mut claims: Vec<LeasedTask>) -> Result<Vec<LeasedTask>> {
+    /// Ends those claims that have expired, and returns the others.
+    pub(super) async fn end_expired(&self, mut claims: Vec<LeasedTask>) -> Result<Vec<LeasedTask>> {
         let expiring: Vec<Tid> = claims
             .iter()
             .filter(|claim| claim.spec.expires())
@@ -281,7 +283,7 @@ impl RedisCore {
         let has_expired = |claim: &LeasedTask| {
             let Some(task) = tasks
                 .get(&claim.attempt_id.tid)
-                .filter(|task| task.is_latest(claim.attempt_id))
+                .filter(|task| task.is_current_attempt(claim.attempt_id))
             else {
                 return false;
             };
@@ -309,7 +311,7 @@ impl RedisCore {
         if let Some(task) = snapshots(&self.link, &[attempt_id.tid])
             .await?
             .remove(&attempt_id.tid)
-            && task.is_latest(attempt_id)
+            && task.is_current_attempt(attempt_id)
         {
             let mut draft = Draft::new(&task);
             let report = task.report(ExitStatus::SpawnFailed {
@@ -321,14 +323,15 @@ impl RedisCore {
         Ok(())
     }
 
-    /// Gives back what has not begun.
+    /// Releases claims that have not started.
     async fn give_back(&self, claims: Vec<LeasedTask>) {
         let give_back = async || -> Result<()> {
             let tids: Vec<Tid> = claims.iter().map(|claim| claim.attempt_id.tid).collect();
             let tasks = snapshots(&self.link, &tids).await?;
             let is_unbegun = |attempt_id: &AttemptId| {
                 tasks.get(&attempt_id.tid).is_some_and(|task| {
-                    task.is_latest(*attempt_id) && task.record.place == TaskLocation::Spawning
+                    task.is_current_attempt(*attempt_id)
+                        && task.record.place == TaskLocation::Spawning
                 })
             };
             let fences = claims
@@ -342,11 +345,11 @@ impl RedisCore {
             release(&self.link, back.collect()).await.map(drop)
         };
         if let Err(error) = give_back().await {
-            tracing::warn!(%error, "claims whose caller is gone were not given back: they come back with the worker's lease");
+            tracing::warn!(%error, "cannot release claims whose caller is gone: they are reclaimed when the worker's lease expires");
         }
     }
 
-    /// The partitions that a request may take from, the most urgent first.
+    /// The partitions that a request may claim from, highest priority first.
     fn parts_for(&self, request: &ClaimRequest) -> Vec<Partition> {
         let known = Arc::clone(&self.parts.lock().expect("no holder panics"));
         let fits = |part: &&Partition| {
@@ -360,7 +363,7 @@ impl RedisCore {
             .link
             .read(redis::cmd("SMEMBERS").arg(self.keys.of("parts")))
             .await?;
-        // One that cannot be read is counted all the same, and serves no worker.
+        // An unreadable one counts too, and serves no worker.
         let parse = |name: String| {
             Partition::parse(&name).unwrap_or(Partition {
                 name,

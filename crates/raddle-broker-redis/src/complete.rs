@@ -1,4 +1,4 @@
-//! The end of an attempt: finished, or given back.
+//! Attempts: started, paused, completed, released.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,12 +18,12 @@ use raddle_broker::{
     AttemptId, AttemptStarted, Completion, CompletionOutcome, Error, OutputStream, Release, Result,
 };
 
-/// How many attempts one script ends at most: nobody else is served meanwhile.
+/// The most attempts ended by one script, which blocks the server meanwhile.
 const AT_ONCE: usize = 500;
 
 impl Redis {
-    /// Notes that targets have begun.
-    pub(super) async fn note_started(&self, batch: Vec<AttemptStarted>) -> Result<()> {
+    /// Records that targets have started.
+    pub(super) async fn mark_attempts_started(&self, batch: Vec<AttemptStarted>) -> Result<()> {
         for batch in batch.chunks(AT_ONCE) {
             let mut args = Vec::with_capacity(batch.len() * 4);
             for AttemptStarted { attempt_id, pid } in batch {
@@ -36,88 +36,94 @@ impl Redis {
             }
             let () = self
                 .link()
-                .change(&script::STARTED, args, Certainty::Done)
+                .change(&script::MARK_STARTED, args, Certainty::Done)
                 .await?;
         }
         Ok(())
     }
 
-    /// Notes that a running attempt stands still, or goes on.
-    pub(super) async fn note_paused(&self, attempt_id: AttemptId, paused: bool) -> Result<()> {
-        let noted = self
-            .alter(attempt_id.tid, Certainty::Done, |task, draft| {
-                let news = task.is_latest(attempt_id) && task.record.paused != paused;
-                if news {
+    /// Records that a running attempt is paused, or continues.
+    pub(super) async fn mark_attempt_paused(
+        &self,
+        attempt_id: AttemptId,
+        paused: bool,
+    ) -> Result<()> {
+        let updated = self
+            .update_task(attempt_id.tid, Certainty::Done, |task, draft| {
+                let is_change = task.is_current_attempt(attempt_id) && task.record.paused != paused;
+                if is_change {
                     draft.pause(paused);
                 }
-                Ok(news.then_some(()))
+                Ok(is_change.then_some(()))
             })
             .await;
-        match noted {
+        match updated {
             Err(Error::NotFound(_)) => Ok(()),
             other => other.map(drop),
         }
     }
 
-    /// Ends attempts. A success that has chained nothing leaves nothing to decide, and is one call for all; every other end is read and decided on.
-    pub(super) async fn finish_batch(
+    /// Completes attempts. Successes without chained tasks need no decision and take one script for
+    /// all; everything else is read and decided.
+    pub(super) async fn complete_batch(
         &self,
         batch: Vec<Completion>,
     ) -> Result<Vec<CompletionOutcome>> {
-        let mut verdicts = vec![CompletionOutcome::Stale; batch.len()];
+        let mut outcomes = vec![CompletionOutcome::Stale; batch.len()];
         let max_output = self.link().max_output();
         let batch = batch.into_iter().enumerate();
         let (successes, mut others): (Vec<_>, Vec<_>) =
-            batch.partition(|(_, finish)| finish.report.exit.is_success());
+            batch.partition(|(_, completion)| completion.report.exit.is_success());
         for part in successes.chunks(AT_ONCE) {
             let mut args = vec![arg(max_output)];
             part.iter()
-                .for_each(|(_, finish)| args.extend(success_args(finish, max_output)));
+                .for_each(|(_, completion)| args.extend(success_args(completion, max_output)));
             let answers: Vec<String> = self
                 .link()
                 .change(&script::COMPLETE, args, Certainty::Durable)
                 .await?;
-            for ((index, finish), answer) in part.iter().zip(answers) {
+            for ((index, completion), answer) in part.iter().zip(answers) {
                 match answer.as_str() {
-                    "done" => verdicts[*index] = CompletionOutcome::Finished(TaskState::Completed),
-                    "chained" => others.push((*index, finish.clone())),
+                    "done" => outcomes[*index] = CompletionOutcome::Finished(TaskState::Completed),
+                    "chained" => others.push((*index, completion.clone())),
                     _ => {}
                 }
             }
         }
-        let decide = |task: &Snapshot, draft: &mut Draft<'_>, finish: &Completion| {
-            draft.output.extend(tails(finish, max_output));
-            if task.record.place == TaskLocation::Spawning && finish.report.started_at.is_some() {
+        let decide = |task: &Snapshot, draft: &mut Draft<'_>, completion: &Completion| {
+            draft.output.extend(tails(completion, max_output));
+            if task.record.place == TaskLocation::Spawning && completion.report.started_at.is_some()
+            {
                 draft.event(TaskEventKind::Running, task.record.owner, None);
             }
-            draft.settle(finish.report.clone())
+            draft.settle(completion.report.clone())
         };
-        let (indexes, finishes): (Vec<usize>, Vec<Completion>) = others.into_iter().unzip();
+        let (indexes, completions): (Vec<usize>, Vec<Completion>) = others.into_iter().unzip();
         let ended = end_all(
             self.link(),
-            &finishes,
-            |finish| finish.attempt_id,
+            &completions,
+            |completion| completion.attempt_id,
             decide,
             Certainty::Durable,
         )
         .await?;
         for (index, outcome) in indexes.into_iter().zip(ended) {
-            verdicts[index] = outcome;
+            outcomes[index] = outcome;
         }
-        Ok(verdicts)
+        Ok(outcomes)
     }
 }
 
-/// An attempt that went well, as the script takes it.
-fn success_args(finish: &Completion, max_output: u64) -> Vec<Vec<u8>> {
-    let report = serde_json::to_vec(&finish.report).expect("a report has only string keys");
+/// A successful completion as `complete.lua` expects it.
+fn success_args(completion: &Completion, max_output: u64) -> Vec<Vec<u8>> {
+    let report = serde_json::to_vec(&completion.report).expect("a report has only string keys");
     let AttemptId {
         tid,
         attempt,
         owner,
-    } = finish.attempt_id;
+    } = completion.attempt_id;
     let mut args = vec![arg(tid), arg(attempt), arg(owner), report];
-    let mut tails: HashMap<OutputStream, Tail> = tails(finish, max_output).collect();
+    let mut tails: HashMap<OutputStream, Tail> = tails(completion, max_output).collect();
     for stream in OutputStream::BOTH {
         match tails.remove(&stream) {
             None => args.extend([Vec::new(), Vec::new()]),
@@ -129,7 +135,7 @@ fn success_args(finish: &Completion, max_output: u64) -> Vec<Vec<u8>> {
     args
 }
 
-/// Gives tasks back to their queue as if they had not been claimed.
+/// Returns tasks to their queues as if they had not been claimed.
 pub(super) async fn release(
     link: &ServerConnection,
     batch: Vec<Release>,
@@ -147,32 +153,32 @@ pub(super) async fn release(
     .await
 }
 
-/// Ends attempts as `decide` says. One that is not the latest is refused, counted and logged.
+/// Ends attempts as `decide` decides. Stale ones are refused, counted and logged.
 async fn end_all<T>(
     link: &ServerConnection,
     batch: &[T],
-    fence_of: impl Fn(&T) -> AttemptId,
+    attempt_id_of: impl Fn(&T) -> AttemptId,
     decide: impl Fn(&Snapshot, &mut Draft<'_>, &T) -> CompletionOutcome,
     sure: Certainty,
 ) -> Result<Vec<CompletionOutcome>> {
-    let mut verdicts = vec![CompletionOutcome::Stale; batch.len()];
+    let mut outcomes = vec![CompletionOutcome::Stale; batch.len()];
     let mut open: Vec<usize> = (0..batch.len()).collect();
     let mut stale = Vec::new();
     while !open.is_empty() {
         let tids: Vec<Tid> = open
             .iter()
-            .map(|index| fence_of(&batch[*index]).tid)
+            .map(|index| attempt_id_of(&batch[*index]).tid)
             .collect();
         let tasks = snapshots(link, &tids).await?;
         let (mut drafts, mut drafted, mut later) = (Vec::new(), Vec::new(), Vec::new());
         let mut seen = HashSet::new();
         for index in open {
-            let attempt_id = fence_of(&batch[index]);
+            let attempt_id = attempt_id_of(&batch[index]);
             match tasks
                 .get(&attempt_id.tid)
-                .filter(|task| task.is_latest(attempt_id))
+                .filter(|task| task.is_current_attempt(attempt_id))
             {
-                // The second of two writes to one task is looked at after the first.
+                // The second write for one task is decided after the first.
                 Some(_) if !seen.insert(attempt_id.tid) => later.push(index),
                 Some(task) => {
                     let mut draft = Draft::new(task);
@@ -188,7 +194,7 @@ async fn end_all<T>(
                 drafted.into_iter().zip(apply(link, &drafts, sure).await?)
             {
                 match applied {
-                    Applied::Made => verdicts[index] = outcome,
+                    Applied::Made => outcomes[index] = outcome,
                     _ => later.push(index),
                 }
             }
@@ -200,23 +206,25 @@ async fn end_all<T>(
             .iter()
             .flat_map(|attempt_id| [arg(attempt_id.tid), arg(attempt_id.attempt)])
             .collect();
-        let () = link.change(&script::REFUSE, args, Certainty::Done).await?;
+        let () = link
+            .change(&script::REFUSE_STALE, args, Certainty::Done)
+            .await?;
     }
-    Ok(verdicts)
+    Ok(outcomes)
 }
 
-/// The ends of what an attempt wrote. All of it, when none was written before and it is small, goes where the record is.
-fn tails(finish: &Completion, max_output: u64) -> impl Iterator<Item = (OutputStream, Tail)> {
+/// The ends of an attempt's output. Small output that is complete goes into the hash.
+fn tails(completion: &Completion, max_output: u64) -> impl Iterator<Item = (OutputStream, Tail)> {
     let ends = [
         (
             OutputStream::Stdout,
-            &finish.stdout,
-            finish.report.stdout_bytes,
+            &completion.stdout,
+            completion.report.stdout_bytes,
         ),
         (
             OutputStream::Stderr,
-            &finish.stderr,
-            finish.report.stderr_bytes,
+            &completion.stderr,
+            completion.report.stderr_bytes,
         ),
     ];
     ends.into_iter()

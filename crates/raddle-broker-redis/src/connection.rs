@@ -1,5 +1,5 @@
-//! The connection that calls go over. It is made anew when it breaks, and a call whose outcome is not known is sent again under the same
-//! number: the scripts remember what they answered.
+//! The connection for calls. It reconnects when it breaks, and sends a call without a reply again
+//! under the same number: the scripts store their replies.
 
 use std::{
     collections::hash_map::RandomState,
@@ -27,53 +27,53 @@ use super::{
 };
 use raddle_broker::{Error, Result};
 
-/// How long an answer is remembered at least, after its call was given up by the most patient.
-const REMEMBERED: Duration = Duration::from_secs(600);
-/// However patient a caller is: answers take memory of the server.
-const LONGEST_REMEMBERED: Duration = Duration::from_secs(3600);
-/// A server that is away for less than this is not reported.
+/// How long a reply is stored beyond the time for which its caller waits.
+const REPLY_RETENTION: Duration = Duration::from_secs(600);
+/// The limit for patient callers: stored replies use the server's memory.
+const MAX_REPLY_RETENTION: Duration = Duration::from_secs(3600);
+/// Shorter outages are not logged.
 const REPORT_AFTER: Duration = Duration::from_secs(2);
-/// How often one node of a cluster may name another before one of them is right.
+/// The most redirections in a row between nodes of a cluster.
 const REDIRECTS: u32 = 5;
 
-/// What is sent.
+/// A request.
 #[derive(Clone, Copy)]
 enum Request<'a> {
     Eval(&'a Eval),
-    /// Commands that change nothing, or nothing more when they come twice.
+    /// Commands that are idempotent.
     Pipe(&'a Pipeline),
 }
 
-/// A script, as it is sent.
+/// A script with its arguments.
 struct Eval {
     script: &'static Script,
     command: Cmd,
 }
 
-/// A script that changes something, under a number: however often it is sent, it is done once.
+/// A script under a number: however often it is sent, it runs once.
 pub(super) struct ScriptCall {
     eval: Eval,
     slot: u32,
 }
 
-/// How sure an answer has to be.
+/// When a write is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Certainty {
-    /// Done on the server.
+    /// When the server has performed it.
     Done,
-    /// As durable as the URL asks for.
+    /// When it is as durable as the URL requires.
     Durable,
 }
 
-/// One connection, made again as often as it takes.
+/// A connection that is re-established as often as needed.
 pub(super) struct ServerConnection {
     pub(super) target: Arc<ServerTarget>,
     pub(super) keys: Arc<Keys>,
     live: tokio::sync::Mutex<Option<LiveConnection>>,
     patience: Duration,
-    /// How long one answer may take.
-    answers_within: Duration,
-    /// Sets the calls of this handle apart from those of all others.
+    /// The response timeout.
+    response_timeout: Duration,
+    /// Identifies the calls of this handle.
     client: u64,
     slots: Mutex<Slots>,
     next: AtomicU64,
@@ -86,14 +86,16 @@ struct LiveConnection {
     generation: u64,
 }
 
-/// Slots for answers. One that is free again is used again, so there are no more than calls at the same time.
+/// Slots for stored replies. A free one is used again, so there are never more than concurrent
+/// calls.
 #[derive(Default)]
 struct Slots {
     free: Vec<u32>,
     made: u32,
 }
 
-/// Pauses that grow, with some chance in them so that clients that lost a server together do not return together.
+/// Growing pauses with jitter, so that clients that lost a server at the same time do not all
+/// return at once.
 pub(super) struct ReconnectBackoff {
     pauses: ExponentialBackoff,
     failures: u32,
@@ -101,7 +103,7 @@ pub(super) struct ReconnectBackoff {
 }
 
 impl Request<'_> {
-    /// What there would be twice if it were asked for again under another number.
+    /// The effect that happens twice if the request is sent again under another number.
     fn doubles(self) -> Option<&'static str> {
         match self {
             Self::Eval(eval) => eval.script.doubles,
@@ -111,20 +113,20 @@ impl Request<'_> {
 }
 
 impl ServerConnection {
-    /// Makes the first connection, and looks at the server.
+    /// Connects and inspects the server.
     pub(super) async fn open(target: Arc<ServerTarget>, keys: Arc<Keys>) -> Result<Self> {
         let options = &target.address.options;
-        let (patience, answers_within) = (options.patience(), options.response_timeout);
+        let (patience, response_timeout) = (options.patience(), options.response_timeout);
         let (waits_to_open, mut backoff) = (
             options.waits_to_open,
             ReconnectBackoff::new(options, patience),
         );
-        let link = Self::lazy(target, keys, patience, answers_within);
+        let link = Self::lazy(target, keys, patience, response_timeout);
         while let Err(fault) = link.live().await {
-            // A command that names a server which is not there reports it at once. A service may be started before its server, and sentinels may be
-            // about to name another master.
+            // A command whose server does not run fails at once. A service waits: it may be started
+            // before its server, and sentinels may be about to elect a new master.
             let waits = fault.may_pass()
-                && backoff.goes_on()
+                && backoff.has_time_left()
                 && (waits_to_open || link.target.has_master().await);
             if !waits {
                 return Err(link.give_up(fault));
@@ -135,31 +137,31 @@ impl ServerConnection {
         Ok(link)
     }
 
-    /// A link that connects with its first call.
+    /// A connection that is opened by its first call.
     pub(super) fn lazy(
         target: Arc<ServerTarget>,
         keys: Arc<Keys>,
         patience: Duration,
-        answers_within: Duration,
+        response_timeout: Duration,
     ) -> Self {
         Self {
             target,
             keys,
             live: tokio::sync::Mutex::default(),
             patience,
-            answers_within,
+            response_timeout,
             client: random(),
             slots: Mutex::default(),
             next: AtomicU64::new(1),
         }
     }
 
-    /// How many bytes of each stream of an attempt are kept.
+    /// The most bytes stored of each output stream of an attempt.
     pub(super) fn max_output(&self) -> u64 {
         self.target.address.options.max_output
     }
 
-    /// What is known of the server.
+    /// What the server reported when it was connected to.
     pub(super) async fn server(&self) -> Result<Arc<Server>> {
         self.live()
             .await
@@ -167,7 +169,7 @@ impl ServerConnection {
             .map_err(|fault| self.give_up(fault))
     }
 
-    /// Runs a script that changes something.
+    /// Runs a script that writes.
     pub(super) async fn change<T: FromRedisValue>(
         &self,
         script: &'static Script,
@@ -179,35 +181,35 @@ impl ServerConnection {
         self.end(&call, answer)
     }
 
-    /// Gives a script its number.
+    /// Assigns a number to a script call.
     pub(super) fn call(&self, script: &'static Script, args: Vec<Vec<u8>>) -> ScriptCall {
         let slot = self.take_slot();
         let number = self.next.fetch_add(1, Ordering::Relaxed).to_string();
-        let remembered = self
+        let stored_reply = self
             .patience
-            .min(LONGEST_REMEMBERED)
-            .saturating_add(REMEMBERED)
+            .min(MAX_REPLY_RETENTION)
+            .saturating_add(REPLY_RETENTION)
             .as_secs();
-        let place = format!("{:016x}:{slot}:{remembered}", self.client);
+        let place = format!("{:016x}:{slot}:{stored_reply}", self.client);
         ScriptCall {
             eval: self.eval(script, [place, number], args),
             slot,
         }
     }
 
-    /// Runs a script that has its number, and may have been run already.
+    /// Sends a script call, which may have been sent before.
     pub(super) async fn send_call(&self, call: &ScriptCall, sure: Certainty) -> Result<Value> {
         self.ask(Request::Eval(&call.eval), sure).await
     }
 
-    /// Reads an answer to a call.
+    /// Parses the reply to a call, and frees its slot.
     pub(super) fn end<T: FromRedisValue>(
         &self,
         call: &ScriptCall,
         answer: Result<Value>,
     ) -> Result<T> {
-        // Not when the caller has gone, or nobody knows what became of the call: it may still be under way, and its slot must not be
-        // used by another.
+        // Not if the caller is gone or the outcome is unknown: the call may still run later and
+        // would overwrite the slot's next reply.
         if !matches!(
             answer,
             Err(Error::Unreachable { .. } | Error::Unanswered { .. } | Error::Unconfirmed { .. })
@@ -221,8 +223,8 @@ impl ServerConnection {
         self.parse(answer?)
     }
 
-    /// Runs a script that changes nothing, or nothing more when it comes twice.
-    pub(super) async fn look<T: FromRedisValue>(
+    /// Runs a script that is idempotent.
+    pub(super) async fn run_idempotent<T: FromRedisValue>(
         &self,
         script: &'static Script,
         args: Vec<Vec<u8>>,
@@ -231,12 +233,13 @@ impl ServerConnection {
         self.parse(self.ask(Request::Eval(&eval), Certainty::Done).await?)
     }
 
-    /// Sends commands, and gives their answers in order. An atomic pipeline only reads, and is sent as a script: a server that is out of memory refuses
-    /// whatever comes after `MULTI`, reads too.
+    /// Sends commands and returns their replies in order. An atomic pipeline only reads and is sent
+    /// as a script, because a server that is out of memory refuses everything after `MULTI`, even
+    /// reads.
     pub(super) async fn query<T: FromRedisValue>(&self, pipe: &Pipeline) -> Result<T> {
         if pipe.is_transaction() {
             return self
-                .look(&script::READ, pipe.cmd_iter().flat_map(words).collect())
+                .run_idempotent(&script::READ, pipe.cmd_iter().flat_map(words).collect())
                 .await;
         }
         self.parse(self.ask(Request::Pipe(pipe), Certainty::Done).await?)
@@ -253,36 +256,36 @@ impl ServerConnection {
     pub(super) fn parse<T: FromRedisValue>(&self, answer: Value) -> Result<T> {
         let odd = |error| Error::Server {
             place: self.target.place(),
-            reason: format!("an odd answer: {error}"),
+            reason: format!("unexpected reply: {error}"),
         };
         redis::from_redis_value(answer).map_err(odd)
     }
 
-    /// A script with all that it is sent with; `remembered` is where its answer is to be kept, and its number.
-    fn eval(&self, script: &'static Script, remembered: [String; 2], args: Vec<Vec<u8>>) -> Eval {
+    /// A script with its arguments; `stored_reply` is the slot for its reply and its number.
+    fn eval(&self, script: &'static Script, stored_reply: [String; 2], args: Vec<Vec<u8>>) -> Eval {
         let mut command = redis::cmd("EVALSHA");
         command
             .arg(script.code.get_hash())
             .arg(2)
             .arg(self.keys.of("meta"))
             .arg(self.keys.absent());
-        command.arg(self.keys.prefix()).arg(&remembered).arg(args);
+        command.arg(self.keys.prefix()).arg(&stored_reply).arg(args);
         Eval { script, command }
     }
 
-    /// Sends a request until it is answered, or until the server has been away for too long.
+    /// Sends a request until there is a reply, or until the server has been away for too long.
     async fn ask(&self, request: Request<'_>, sure: Certainty) -> Result<Value> {
         let mut backoff = ReconnectBackoff::new(&self.target.address.options, self.patience);
-        let mut may_be_done = false;
+        let mut may_be_performed = false;
         loop {
-            let mut lacks = None;
+            let mut missing = None;
             let fault = match self.live().await {
                 Ok(live) => match self.send(&live, request, sure).await {
                     Ok((answer, None)) => return Ok(answer),
-                    // Sent again it finds the answer of the first time, and waits once more.
-                    Ok((_, Some(reason))) => Fault::Away(lacks.insert(reason).clone()),
+                    // Sent again, the script returns the stored reply, and the wait starts anew.
+                    Ok((_, Some(reason))) => Fault::Away(missing.insert(reason).clone()),
                     Err(fault) => {
-                        may_be_done |= matches!(fault, Fault::Lost(_));
+                        may_be_performed |= matches!(fault, Fault::Lost(_));
                         if fault.may_pass() {
                             self.forget(live.generation).await;
                         }
@@ -291,10 +294,10 @@ impl ServerConnection {
                 },
                 Err(fault) => fault,
             };
-            if fault.may_pass() && backoff.goes_on() {
+            if fault.may_pass() && backoff.has_time_left() {
                 self.target.report_away(&fault, REPORT_AFTER);
             }
-            match (fault, lacks) {
+            match (fault, missing) {
                 (fault, _) if fault.may_pass() && backoff.pause().await => {}
                 (_, Some(reason)) => {
                     return Err(Error::Unconfirmed {
@@ -304,15 +307,17 @@ impl ServerConnection {
                 }
                 (fault, None) => {
                     return Err(match (self.give_up(fault), request.doubles()) {
-                        (Error::Unreachable { place, reason, .. }, Some(what)) if may_be_done => {
+                        (Error::Unreachable { place, reason, .. }, Some(what))
+                            if may_be_performed =>
+                        {
                             Error::Unanswered {
                                 place,
                                 what: what.into(),
                                 reason,
                             }
                         }
-                        // Refused this time, which says nothing about the time before.
-                        (error, Some(what)) if may_be_done => {
+                        // An error this time says nothing about the time before.
+                        (error, Some(what)) if may_be_performed => {
                             let (place, reason) = (self.target.place(), error.to_string());
                             Error::Unanswered {
                                 place,
@@ -327,7 +332,7 @@ impl ServerConnection {
         }
     }
 
-    /// Sends a request once. Gives the answer, and why that is not as durable as the URL asks for, if it is not.
+    /// Sends a request once. Returns the reply, and why it is less durable than required, if it is.
     async fn send(
         &self,
         live: &LiveConnection,
@@ -338,7 +343,7 @@ impl ServerConnection {
         let answer = match request {
             Request::Pipe(pipe) => pipe.query_async::<Value>(&mut connection).await,
             Request::Eval(eval) => match eval.command.query_async(&mut connection).await {
-                // A server that was started anew, or whose scripts were flushed, is sent the script again.
+                // After a restart or `SCRIPT FLUSH` the server needs the script again.
                 Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                     match eval.script.code.load_async(&mut connection).await {
                         Ok(_) => eval.command.query_async(&mut connection).await,
@@ -349,14 +354,15 @@ impl ServerConnection {
             },
         };
         let answer = answer.map_err(|error| self.target.explain(&error))?;
-        let lacks = match sure {
+        let missing = match sure {
             Certainty::Done => None,
             Certainty::Durable => self.wait_for_copies(&mut connection).await?,
         };
-        Ok((answer, lacks))
+        Ok((answer, missing))
     }
 
-    /// Waits until what this connection wrote is where the URL wants it to be, and says where it is not.
+    /// Waits until the writes of this connection are as durable as the URL requires, and returns
+    /// what is missing.
     async fn wait_for_copies(
         &self,
         connection: &mut MultiplexedConnection,
@@ -381,12 +387,12 @@ impl ServerConnection {
         };
         Ok(match (have >= replicas, synced) {
             (true, true) => None,
-            (true, false) => Some("its disk has not".into()),
+            (true, false) => Some("the server has not synced it to its disk".into()),
             (false, _) => Some(format!("{have} of {replicas} replicas have it")),
         })
     }
 
-    /// The connection, made if there is none.
+    /// The connection, opened if there is none.
     async fn live(&self) -> Result<LiveConnection, Fault> {
         let mut held = self.live.lock().await;
         if let Some(live) = &*held {
@@ -410,7 +416,7 @@ impl ServerConnection {
     }
 
     async fn connect(&self) -> Result<LiveConnection, Fault> {
-        let connecting = self.target.connect(Some(self.answers_within));
+        let connecting = self.target.connect(Some(self.response_timeout));
         let Ok(connected) = timeout(self.patience, connecting).await else {
             return Err(Fault::Away("no connection in time".into()));
         };
@@ -460,7 +466,7 @@ impl ScriptCall {
 }
 
 impl ReconnectBackoff {
-    /// Pauses as the URL has them, for `patience` from now.
+    /// Pauses as set by the URL, for `patience` from now on.
     pub(super) fn new(options: &Options, patience: Duration) -> Self {
         let pauses = ExponentialBackoff::new(options.initial, options.max);
         Self {
@@ -470,12 +476,12 @@ impl ReconnectBackoff {
         }
     }
 
-    /// Whether there is to be another try.
-    fn goes_on(&self) -> bool {
+    /// Whether there is time for another try.
+    fn has_time_left(&self) -> bool {
         Instant::now() < self.until
     }
 
-    /// Waits before the next try; `false` if there is to be none.
+    /// Pauses before the next try; `false` if there is no time left.
     pub(super) async fn pause(&mut self) -> bool {
         let now = Instant::now();
         if now >= self.until {
@@ -492,11 +498,11 @@ impl ReconnectBackoff {
     }
 }
 
-/// A command as `read.lua` takes it: how many words it has, and the words.
+/// A command as `read.lua` expects it: the number of words, and the words.
 fn words(command: &Cmd) -> Vec<Vec<u8>> {
     let words = command.args_iter().map(|word| match word {
         redis::Arg::Simple(word) => word.to_vec(),
-        // A cursor, at its beginning.
+        // A cursor; the scan starts at 0.
         _ => b"0".to_vec(),
     });
     std::iter::once(words.len().to_string().into_bytes())
@@ -504,7 +510,7 @@ fn words(command: &Cmd) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A number that nobody else has.
+/// A random number.
 pub(super) fn random() -> u64 {
     RandomState::new().hash_one((std::process::id(), std::time::SystemTime::now()))
 }

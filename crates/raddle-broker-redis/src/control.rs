@@ -8,7 +8,7 @@ use super::{
 use raddle_broker::{ControlDelivery, DeliveryOutcome, Error, Result};
 
 impl Redis {
-    pub(super) async fn send_word(
+    pub(super) async fn send_command(
         &self,
         tid: Tid,
         message: ControlMessage,
@@ -28,7 +28,7 @@ impl Redis {
         message: &ControlMessage,
     ) -> Result<Option<DeliveryOutcome>> {
         let applied = self
-            .alter(tid, Certainty::Durable, |task, draft| {
+            .update_task(tid, Certainty::Durable, |task, draft| {
                 if let Some(state) = task.end() {
                     return Err(Error::Finished(tid, state));
                 }
@@ -65,7 +65,7 @@ impl Redis {
 
     /// Takes the control messages for `owner` and for its tasks, in the order in which they were
     /// sent.
-    pub(super) async fn take_words(&self, owner: Tid) -> Result<Vec<ControlDelivery>> {
+    pub(super) async fn take_commands(&self, owner: Tid) -> Result<Vec<ControlDelivery>> {
         // Checked first: most calls find nothing, and must not cost the server a write.
         if self
             .link()
@@ -76,14 +76,17 @@ impl Redis {
             return Ok(Vec::new());
         }
         // The flags are decided here, so the script takes exactly the messages that were read.
-        let words: Vec<String> = self.link().look(&script::WORDS, vec![arg(owner)]).await?;
+        let words: Vec<String> = self
+            .link()
+            .run_idempotent(&script::LIST_COMMANDS, vec![arg(owner)])
+            .await?;
         if words.is_empty() {
             return Ok(Vec::new());
         }
         let args = words.into_iter().flat_map(|word| effect(&word)).collect();
         let taken: Vec<String> = self
             .link()
-            .change(&script::TELL, args, Certainty::Done)
+            .change(&script::TAKE_COMMANDS, args, Certainty::Done)
             .await?;
         let mut taken: Vec<_> = taken.iter().filter_map(|word| parts(word)).collect();
         taken.sort_by(|a, b| a.1.cmp(&b.1));

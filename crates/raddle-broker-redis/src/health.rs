@@ -4,7 +4,7 @@ use super::{Redis, open::Server, value::micros};
 use raddle_broker::{EngineHealth, HealthCheck, Result};
 
 impl Redis {
-    pub(super) async fn ask_health(&self) -> Result<EngineHealth> {
+    pub(super) async fn check_health(&self) -> Result<EngineHealth> {
         let server = self.link().server().await?;
         let options = &self.link().target.address.options;
         let now = micros(self.link().read(&redis::cmd("TIME")).await?) / 1000;
@@ -59,7 +59,7 @@ fn loss_window(server: &Server) -> String {
     } else if server.is_volatile() {
         "nothing is on disk: all tasks are lost with the server"
     } else {
-        "the server saves snapshots: a crash or a power cut loses what came after the last one"
+        "the server saves snapshots: a crash or a power cut loses what came after the last save"
     };
     let replicas = match server.get("connected_slaves") {
         "" | "0" => "; there is no replica",

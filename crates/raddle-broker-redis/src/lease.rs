@@ -111,7 +111,7 @@ async fn renew(
         stored,
         arg(TAKEOVER_MARGIN.as_millis()),
     ];
-    let (state, gone): (String, u64) = match link.look(&script::BEAT, args).await {
+    let (state, gone): (String, u64) = match link.run_idempotent(&script::RENEW_LEASE, args).await {
         Err(Error::Unreachable { down: true, .. }) => return Ok(LeaseStatus::Down),
         answer => answer?,
     };

@@ -72,7 +72,7 @@ pub struct Redis {
 struct RedisCore {
     link: ServerConnection,
     keys: Arc<Keys>,
-    bell: Notifier,
+    notifier: Notifier,
     readers: Readers,
     unconfirmed: UnconfirmedCompletions,
     /// The partitions that this handle knows.
@@ -90,7 +90,7 @@ impl Redis {
         };
         // Also done here, because there may be only short-lived workers. The script limits it to
         // once a minute.
-        redis.forget_answers().await;
+        redis.delete_old_replies().await;
         Ok(redis)
     }
 
@@ -100,17 +100,17 @@ impl Redis {
 
     /// Subscribes to `topic` from now on.
     async fn wait(&self, topic: Topic, wait: Duration) -> TopicWait {
-        self.core.bell.wait(topic, wait).await
+        self.core.notifier.wait(topic, wait).await
     }
 }
 
 impl RedisCore {
     fn new(link: ServerConnection, keys: Arc<Keys>) -> Self {
-        let bell = Notifier::new(Arc::clone(&link.target), Arc::clone(&keys));
+        let notifier = Notifier::new(Arc::clone(&link.target), Arc::clone(&keys));
         Self {
             link,
             keys,
-            bell,
+            notifier,
             readers: Readers::default(),
             unconfirmed: UnconfirmedCompletions::default(),
             parts: Mutex::default(),

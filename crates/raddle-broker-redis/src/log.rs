@@ -34,14 +34,14 @@ impl Log for Redis {
         };
         let mut wait = self.wait(Topic::Log, wait).await;
         loop {
-            let stretch = match tid {
+            let range = match tid {
                 None => of_all(self.link(), after, max).await?,
                 Some(tid) => of_one(self.link(), tid, after).await?,
             };
-            after = after.max(stretch.scanned);
-            let then = stretch.next_step();
-            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
-                return Ok(stretch.into_first(max));
+            after = after.max(range.scanned);
+            let step = range.next_step();
+            if step == FollowStep::Return || step == FollowStep::Wait && !wait.next(None).await {
+                return Ok(range.into_first(max));
             }
         }
     }

@@ -40,7 +40,7 @@ impl Messages for Redis {
                 .change(&script::TAKE, args, Certainty::Durable)
                 .await?;
             let taken: Vec<Message> = taken.iter().filter_map(|member| message(member)).collect();
-            if !taken.is_empty() || !wait.again(None).await {
+            if !taken.is_empty() || !wait.next(None).await {
                 return Ok(taken);
             }
         }
@@ -64,7 +64,7 @@ impl Messages for Redis {
             let found: Vec<String> = self.link().read(&range).await?;
             let strip = |member: &String| message(member.strip_prefix(&place.prefix)?);
             let seen: Vec<Message> = found.iter().filter_map(strip).collect();
-            if !seen.is_empty() || !wait.again(None).await {
+            if !seen.is_empty() || !wait.next(None).await {
                 return Ok(seen);
             }
         }
@@ -109,7 +109,7 @@ impl Messages for Redis {
         }
         let tids: Option<Vec<String>> = self
             .link()
-            .change(&script::CONVERT, args, Certainty::Durable)
+            .change(&script::APPLY_TRANSACTION, args, Certainty::Durable)
             .await?;
         tids.map(|tids| self.submitted(tids)).transpose()
     }
@@ -133,7 +133,10 @@ impl Redis {
             let counts: Vec<u64> = self.link().query(&pipe).await?;
             queue_sizes.extend(queues.into_iter().zip(counts));
         }
-        let of_tasks: Vec<(String, u64)> = self.link().look(&script::DEPTHS, Vec::new()).await?;
+        let of_tasks: Vec<(String, u64)> = self
+            .link()
+            .run_idempotent(&script::QUEUE_SIZES, Vec::new())
+            .await?;
         for (name, messages) in of_tasks {
             let name = if name.contains('.') {
                 format!("T{name}")

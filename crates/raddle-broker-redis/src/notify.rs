@@ -22,12 +22,12 @@ pub(super) struct Notifier {
     target: Arc<ServerTarget>,
     keys: Arc<Keys>,
     /// One per topic.
-    rung: [OnceCell<watch::Receiver<u64>>; 3],
+    changes: [OnceCell<watch::Receiver<u64>>; 3],
 }
 
 /// Waits for notifications of a topic.
 pub(super) struct TopicWait {
-    rung: Option<watch::Receiver<u64>>,
+    changes: Option<watch::Receiver<u64>>,
     deadline: Instant,
 }
 
@@ -36,7 +36,7 @@ impl Notifier {
         Self {
             target,
             keys,
-            rung: Default::default(),
+            changes: Default::default(),
         }
     }
 
@@ -46,18 +46,18 @@ impl Notifier {
         // A call that does not wait must not open a connection.
         if wait.is_zero() {
             return TopicWait {
-                rung: None,
+                changes: None,
                 deadline,
             };
         }
-        let mut rung = self.rung[topic as usize]
+        let mut changes = self.changes[topic as usize]
             .get_or_init(async || self.listen(topic))
             .await
             .clone();
-        let _ = timeout(OPENING.min(wait), rung.wait_for(|rings| *rings > 0)).await;
-        rung.mark_unchanged();
+        let _ = timeout(OPENING.min(wait), changes.wait_for(|rings| *rings > 0)).await;
+        changes.mark_unchanged();
         TopicWait {
-            rung: Some(rung),
+            changes: Some(changes),
             deadline,
         }
     }
@@ -65,15 +65,15 @@ impl Notifier {
     /// Starts the task that subscribes to one channel. It ends with the last receiver, when the
     /// handle is dropped.
     fn listen(&self, topic: Topic) -> watch::Receiver<u64> {
-        let (ring, rung) = watch::channel(0);
-        let (target, channel) = (Arc::clone(&self.target), self.keys.bell(topic));
+        let (ring, changes) = watch::channel(0);
+        let (target, channel) = (Arc::clone(&self.target), self.keys.channel(topic));
         tokio::spawn(async move {
             tokio::select! {
                 () = ring.closed() => {}
                 () = listen(&target, &channel, || ring.send_modify(|rings| *rings += 1)) => {}
             }
         });
-        rung
+        changes
     }
 }
 
@@ -103,15 +103,15 @@ async fn listen(target: &ServerTarget, channel: &str, mut ring: impl FnMut()) {
 impl TopicWait {
     /// Waits until it is worth checking again and returns `true`, or `false` when the wait is over.
     /// `again_in` is when something becomes available without a notification.
-    pub(super) async fn again(&mut self, again_in: Option<Duration>) -> bool {
+    pub(super) async fn next(&mut self, again_in: Option<Duration>) -> bool {
         let now = Instant::now();
-        let Some(rung) = self.rung.as_mut().filter(|_| now < self.deadline) else {
+        let Some(changes) = self.changes.as_mut().filter(|_| now < self.deadline) else {
             return false;
         };
         let pause = again_in
             .unwrap_or(SAFETY_INTERVAL)
             .clamp(Duration::from_millis(1), SAFETY_INTERVAL);
-        let _ = timeout(pause.min(self.deadline - now), rung.changed()).await;
+        let _ = timeout(pause.min(self.deadline - now), changes.changed()).await;
         true
     }
 }

@@ -208,7 +208,7 @@ async fn settle_in(
     if known.as_deref() == Some(run) {
         return Ok(layout.unwrap_or_default());
     }
-    let mut boot = script::BOOT.code.prepare_invoke();
+    let mut boot = script::START_RUN.code.prepare_invoke();
     boot.key(&[keys.of("meta"), &keys.absent()]).arg(&[
         keys.prefix(),
         "",

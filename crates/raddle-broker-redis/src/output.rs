@@ -62,9 +62,9 @@ impl Output for Redis {
         let mut wait = self.wait(Topic::Log, wait).await;
         loop {
             let progress = self.progress(tid, cursor).await?;
-            let then = follow::next_step(cursor, &progress);
+            let step = follow::next_step(cursor, &progress);
             cursor = progress.cursor;
-            if then == FollowStep::Return || then == FollowStep::Wait && !wait.again(None).await {
+            if step == FollowStep::Return || step == FollowStep::Wait && !wait.next(None).await {
                 return Ok(progress);
             }
         }
@@ -99,8 +99,8 @@ impl Redis {
 
     async fn progress(&self, tid: Tid, from: TaskCursor) -> Result<TaskUpdate> {
         let standing = self.standing(tid).await?;
-        let stretch = log::of_one(self.link(), tid, from.event).await?;
-        follow::read_update(self, tid, standing, stretch, from).await
+        let range = log::of_one(self.link(), tid, from.event).await?;
+        follow::read_update(self, tid, standing, range, from).await
     }
 
     async fn standing(&self, tid: Tid) -> Result<TaskPosition> {

@@ -10,7 +10,7 @@ use raddle_broker::{AttemptId, Result};
 const KEPT_SECONDS: u64 = 7 * 86_400;
 
 impl Redis {
-    pub(super) async fn note_progress(
+    pub(super) async fn store_progress(
         &self,
         attempt_id: AttemptId,
         progress: &Progress,
@@ -38,9 +38,9 @@ impl Redis {
         running
             .iter()
             .for_each(|task| _ = get.arg(self.link().keys.progress(task.tid)));
-        let told: Vec<Option<String>> = self.link().read(&get).await?;
-        for (task, told) in running.iter_mut().zip(told) {
-            let of_attempt = told.as_deref().and_then(|told| told.split_once(' '));
+        let stored: Vec<Option<String>> = self.link().read(&get).await?;
+        for (task, stored) in running.iter_mut().zip(stored) {
+            let of_attempt = stored.as_deref().and_then(|stored| stored.split_once(' '));
             let now = task.worker.map(|owner| format!("{}:{owner}", task.attempt));
             let latest = of_attempt.filter(|(attempt, _)| Some(*attempt) == now.as_deref());
             task.progress = latest.and_then(|(_, text)| serde_json::from_str(text).ok());

@@ -34,12 +34,12 @@ impl Redis {
     }
 
     /// Deletes stored replies that are so old that no call can ask for them.
-    pub(super) async fn forget_answers(&self) {
+    pub(super) async fn delete_old_replies(&self) {
         let mut cursor = "0".to_owned();
         loop {
             match self
                 .link()
-                .look::<String>(&script::FORGET, vec![arg(&cursor)])
+                .run_idempotent::<String>(&script::DELETE_REPLIES, vec![arg(&cursor)])
                 .await
             {
                 Ok(next) if next != "0" => cursor = next,

@@ -37,11 +37,11 @@ impl Tasks for Redis {
     }
 
     async fn submit_and_claim(&self, request: SubmitAndClaim) -> Result<SubmitAndClaimOutcome> {
-        self.submit_for(request).await
+        self.submit_and_claim_for(request).await
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Vec<LeasedTask>> {
-        self.claim_for(request).await
+        self.claim_detached(request).await
     }
 
     async fn update_attempts(&self, batch: Vec<AttemptUpdate>) -> Result<()> {
@@ -49,16 +49,18 @@ impl Tasks for Redis {
         for AttemptUpdate { attempt_id, kind } in batch {
             match kind {
                 AttemptUpdateKind::Started(pid) => started.push(AttemptStarted { attempt_id, pid }),
-                AttemptUpdateKind::Paused(paused) => self.note_paused(attempt_id, paused).await?,
+                AttemptUpdateKind::Paused(paused) => {
+                    self.mark_attempt_paused(attempt_id, paused).await?
+                }
                 AttemptUpdateKind::Progress(progress) => {
-                    self.note_progress(attempt_id, &progress).await?
+                    self.store_progress(attempt_id, &progress).await?
                 }
                 AttemptUpdateKind::Output(stream, bytes) => {
                     self.append(attempt_id, stream, bytes).await?
                 }
             }
         }
-        self.note_started(started).await
+        self.mark_attempts_started(started).await
     }
 
     async fn chain(&self, chain: ChainRequest) -> Result<u64> {
@@ -68,7 +70,7 @@ impl Tasks for Redis {
     async fn complete(&self, batch: Vec<Completion>) -> Result<Vec<CompletionOutcome>> {
         self.core
             .unconfirmed
-            .complete(self, batch, async |batch| self.finish_batch(batch).await)
+            .complete(self, batch, async |batch| self.complete_batch(batch).await)
             .await
     }
 
@@ -81,14 +83,14 @@ impl Tasks for Redis {
     }
 
     async fn control(&self, tid: Tid, message: ControlMessage) -> Result<DeliveryOutcome> {
-        self.send_word(tid, message).await
+        self.send_command(tid, message).await
     }
 
     async fn recv_commands(&self, owner: Tid, wait: Duration) -> Result<Vec<ControlDelivery>> {
         let mut wait = self.wait(Topic::Control, wait).await;
         loop {
-            let deliveries = self.take_words(owner).await?;
-            if !deliveries.is_empty() || !wait.again(None).await {
+            let deliveries = self.take_commands(owner).await?;
+            if !deliveries.is_empty() || !wait.next(None).await {
                 return Ok(deliveries);
             }
         }
@@ -105,7 +107,7 @@ impl Tasks for Redis {
     }
 
     async fn count_waiting(&self, request: WaitingRequest) -> Result<u64> {
-        self.waiting_for(request).await
+        self.wait_for_waiting(request).await
     }
 
     async fn summarize(&self, detail: SummaryDetail) -> Result<Summary> {
@@ -118,12 +120,12 @@ impl Tasks for Redis {
 
     async fn purge(&self) -> Result<u64> {
         let purged = self.purge_expired().await;
-        self.forget_answers().await;
+        self.delete_old_replies().await;
         purged
     }
 
     async fn health(&self) -> Result<EngineHealth> {
-        self.ask_health().await
+        self.check_health().await
     }
 }
 
@@ -141,7 +143,7 @@ impl Redis {
             Some(chosen)
         } else if are_all(|state| state.is_active()) {
             Some(match filter.worker {
-                Some(worker) => reclaim::held_by(self.link(), worker).await?,
+                Some(worker) => reclaim::claimed_by(self.link(), worker).await?,
                 None => self.active().await?,
             })
         } else if let Some(batch) = &filter.batch {

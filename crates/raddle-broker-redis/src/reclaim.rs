@@ -32,24 +32,27 @@ pub(super) enum WorkerLossCause {
 /// Reclaims the tasks of every worker whose lease has expired.
 pub(super) async fn reclaim(link: &ServerConnection) -> Result<Vec<Reclaimed>> {
     let gone: Vec<String> = link
-        .look(&script::GONE, vec![arg(TAKEOVER_MARGIN.as_millis())])
+        .run_idempotent(
+            &script::LOST_WORKERS,
+            vec![arg(TAKEOVER_MARGIN.as_millis())],
+        )
         .await?;
     let mut reclaimed = Vec::new();
     for worker in tids(gone) {
-        reclaimed.extend(take_from(link, worker, &WorkerLossCause::Gone).await?);
+        reclaimed.extend(take_tasks_from(link, worker, &WorkerLossCause::Gone).await?);
     }
     Ok(reclaimed)
 }
 
 /// Takes all tasks from a worker, and then removes it from the registry.
-pub(super) async fn take_from(
+pub(super) async fn take_tasks_from(
     link: &ServerConnection,
     worker: Tid,
     why: &WorkerLossCause,
 ) -> Result<Vec<Reclaimed>> {
     let mut reclaimed = Vec::new();
     loop {
-        let held = held_by(link, worker).await?;
+        let held = claimed_by(link, worker).await?;
         if !held.is_empty() {
             let tasks = snapshots(link, &held).await?;
             let tasks: Vec<&Snapshot> = held.iter().filter_map(|tid| tasks.get(tid)).collect();
@@ -57,7 +60,7 @@ pub(super) async fn take_from(
                 .into_iter()
                 .filter(|task| task.record.owner == Some(worker))
                 .collect();
-            let (mut drafts, mut verdicts) = (Vec::new(), Vec::new());
+            let (mut drafts, mut outcomes) = (Vec::new(), Vec::new());
             for task in &owned {
                 let mut draft = Draft::new(task);
                 let outcome = decide(task, &mut draft, worker, why);
@@ -66,7 +69,7 @@ pub(super) async fn take_from(
                     attempt: task.record.counters.attempt,
                     owner: worker,
                 };
-                verdicts.push(Reclaimed {
+                outcomes.push(Reclaimed {
                     attempt_id,
                     outcome,
                 });
@@ -77,7 +80,7 @@ pub(super) async fn take_from(
                 return Ok(reclaimed);
             }
             reclaimed.extend(
-                verdicts
+                outcomes
                     .into_iter()
                     .zip(applied)
                     .filter(|(_, a)| *a == Applied::Made)
@@ -91,7 +94,11 @@ pub(super) async fn take_from(
                 WorkerLossCause::Left(_) => Vec::new(),
             };
             let () = link
-                .change(&script::DISMISS, vec![arg(worker), margin], Certainty::Done)
+                .change(
+                    &script::REMOVE_EPHEMERAL,
+                    vec![arg(worker), margin],
+                    Certainty::Done,
+                )
                 .await?;
             return Ok(reclaimed);
         };
@@ -142,7 +149,7 @@ fn decide(
 }
 
 /// The tasks that a worker has claimed, newest first.
-pub(super) async fn held_by(link: &ServerConnection, worker: Tid) -> Result<Vec<Tid>> {
+pub(super) async fn claimed_by(link: &ServerConnection, worker: Tid) -> Result<Vec<Tid>> {
     let mut command = redis::cmd("ZRANGEBYLEX");
     command
         .arg(link.keys.of("owned"))

@@ -1,4 +1,4 @@
-//! Stored records of tasks, as text that is readable with `redis-cli`.
+//! Stored records of tasks, as text that is parse_claims with `redis-cli`.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub(super) struct Record {
     pub(super) chained: bool,
     /// The command to end the task that the worker has received. Stored as one number with
     /// `chained` and `paused`.
-    pub(super) told: Option<ControlCommand>,
+    pub(super) pending_command: Option<ControlCommand>,
     /// In nanoseconds since the epoch.
     pub(super) run_at: Option<i64>,
     /// The retention of the record, in milliseconds.
@@ -134,7 +134,7 @@ impl StoredSpec<'_> {
     }
 
     /// The record of a task that has none yet.
-    pub(super) fn untouched(&self) -> Record {
+    pub(super) fn initial_record(&self) -> Record {
         Record {
             place: TaskLocation::Ready,
             counters: AttemptCounters::default(),
@@ -144,7 +144,7 @@ impl StoredSpec<'_> {
             pid: None,
             paused: false,
             chained: false,
-            told: None,
+            pending_command: None,
             run_at: None,
             ttl: self.ttl,
             key: self.key.into(),
@@ -168,7 +168,7 @@ impl Record {
             let claimed_at = fields.next()?.parse().ok();
             let pid = fields.next()?.parse().ok();
             let flags: u8 = fields.next()?.parse().ok()?;
-            let (paused, chained, told) =
+            let (paused, chained, pending_command) =
                 (flags & PAUSED != 0, flags & CHAINED != 0, told_by(flags));
             let run_at = fields.next()?.parse().ok();
             let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
@@ -181,7 +181,7 @@ impl Record {
                 pid,
                 paused,
                 chained,
-                told,
+                pending_command,
                 run_at,
                 ttl,
                 key,
@@ -218,7 +218,9 @@ impl fmt::Display for Record {
             or_dash(self.owner),
             or_dash(self.claimed_at),
             or_dash(self.pid),
-            u8::from(self.paused) * PAUSED + u8::from(self.chained) * CHAINED + flag_of(self.told),
+            u8::from(self.paused) * PAUSED
+                + u8::from(self.chained) * CHAINED
+                + flag_of(self.pending_command),
             or_dash(self.run_at),
             self.ttl,
             self.key,
@@ -299,8 +301,8 @@ impl TaskLocation {
 }
 
 /// The flag of a command that ends a task.
-pub(super) fn flag_of(told: Option<ControlCommand>) -> u8 {
-    match told {
+pub(super) fn flag_of(pending_command: Option<ControlCommand>) -> u8 {
+    match pending_command {
         Some(ControlCommand::Stop) => TOLD_TO_STOP,
         Some(ControlCommand::Kill) => TOLD_TO_KILL,
         _ => 0,
@@ -346,7 +348,7 @@ mod tests {
             pid: None,
             paused: false,
             chained: false,
-            told: None,
+            pending_command: None,
             run_at: None,
             ttl: 1000,
             key: String::new(),
@@ -358,14 +360,14 @@ mod tests {
             pid: Some(7),
             paused: true,
             chained: true,
-            told: Some(ControlCommand::Stop),
+            pending_command: Some(ControlCommand::Stop),
             run_at: Some(1_763_248_964_000_000_001),
             key: "\"a key with blanks\"".into(),
             ..plain.clone()
         };
         let chained = Record {
             paused: false,
-            told: Some(ControlCommand::Kill),
+            pending_command: Some(ControlCommand::Kill),
             ..full.clone()
         };
         for record in [plain, full, chained] {

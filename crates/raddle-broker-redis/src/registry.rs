@@ -11,10 +11,10 @@ use raddle_model::{
 use super::{
     Redis,
     connection::{Certainty, ServerConnection},
-    reclaim::{TAKEOVER_MARGIN, WorkerLossCause, held_by, reclaim, take_from},
+    reclaim::{TAKEOVER_MARGIN, WorkerLossCause, claimed_by, reclaim, take_tasks_from},
     record::unreadable,
     script,
-    submit::{own_args, worker_args},
+    submit::{ephemeral_worker_args, worker_args},
     value::{Time, at_nanos, micros},
 };
 use raddle_broker::{Error, Registry, Result};
@@ -29,8 +29,8 @@ impl Registry for Redis {
             let tid: String = self
                 .link()
                 .change(
-                    &script::REGISTER_OWN,
-                    own_args(&info, ttl).into(),
+                    &script::REGISTER_EPHEMERAL,
+                    ephemeral_worker_args(&info, ttl).into(),
                     Certainty::Done,
                 )
                 .await?;
@@ -47,12 +47,12 @@ impl Registry for Redis {
             )
             .await?;
         let worker = tid.parse().map_err(|_| Error::Closed)?;
-        self.show_worker(worker, &info).await;
+        self.store_worker_hash(worker, &info).await;
         Ok(worker)
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
-        take_from(self.link(), worker, &WorkerLossCause::Left(failure))
+        take_tasks_from(self.link(), worker, &WorkerLossCause::Left(failure))
             .await
             .map(drop)
     }
@@ -90,7 +90,7 @@ impl Registry for Redis {
 
 impl Redis {
     /// Stores a worker's hash for operators with `redis-cli`. Raddle does not read it.
-    pub(super) async fn show_worker(&self, worker: Tid, info: &WorkerInfo) {
+    pub(super) async fn store_worker_hash(&self, worker: Tid, info: &WorkerInfo) {
         let shown = show(self.link(), worker, Some(info), Heartbeat::default()).await;
         if let Err(error) = shown {
             tracing::debug!(%error, "cannot store the worker's hash for operators");
@@ -106,7 +106,7 @@ pub(super) async fn show(
     heartbeat: Heartbeat,
 ) -> Result<()> {
     let tasks = if heartbeat.busy > 0 {
-        held_by(link, worker).await?
+        claimed_by(link, worker).await?
     } else {
         Vec::new()
     };

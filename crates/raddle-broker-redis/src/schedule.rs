@@ -71,7 +71,7 @@ impl Schedules for Redis {
         ];
         let (word, tids): (String, Vec<String>) = self
             .link()
-            .change(&script::SCHEDULE, args, Certainty::Durable)
+            .change(&script::CHANGE_SCHEDULE, args, Certainty::Durable)
             .await?;
         Ok(match word.as_str() {
             "raced" => ScheduleChangeOutcome::Conflict,
@@ -95,7 +95,7 @@ impl Schedules for Redis {
                     continue;
                 }
             }
-            if !due_items.is_empty() || !wait.again(again_in).await {
+            if !due_items.is_empty() || !wait.next(again_in).await {
                 return Ok(due_items);
             }
         }
@@ -118,7 +118,7 @@ impl Redis {
             .into_iter()
             .filter(|(_, at)| *at <= micros(time) as f64)
             .map(|(member, _)| member);
-        let (readable, unreadable): (Vec<String>, Vec<String>) =
+        let (parse_claims, unreadable): (Vec<String>, Vec<String>) =
             due.partition(|member| member.parse::<Tid>().is_ok());
         if !unreadable.is_empty() {
             tracing::warn!(
@@ -130,7 +130,7 @@ impl Redis {
                 .read(redis::cmd("ZREM").arg(expiring).arg(&unreadable))
                 .await?;
         }
-        let swept = self.end_expired(&tids(readable)).await?;
+        let swept = self.end_expired(&tids(parse_claims)).await?;
         Ok(ExpiryOutcome {
             has_moved: swept.has_moved || !unreadable.is_empty(),
             ..swept

@@ -1,22 +1,22 @@
-//! The names of everything this engine keeps. One hash tag per namespace, so that on a cluster all of it is in one place and scripts can
-//! reach it.
+//! The keys of a namespace. They share one hash tag, so that they are on one node of a cluster and
+//! scripts can access them all.
 
 use raddle_model::{CapSet, QueueName, TaskSpec, Tid, queue_name::TaskQueue};
 
 use raddle_broker::OutputStream;
 
-/// What one can wait for.
+/// Something to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Topic {
-    /// A control message is on its way to a worker.
+    /// A control message was stored.
     Control,
-    /// The log or an attempt's output has grown.
+    /// An event or output was written.
     Log,
-    /// A queue has a new message.
+    /// A message was stored.
     Queue,
 }
 
-/// What a worker must serve and offer, and how urgent: the tasks that wait for the same workers.
+/// The tasks of one priority and queue that need the same capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Partition {
     pub(super) name: String,
@@ -25,31 +25,31 @@ pub(super) struct Partition {
     pub(super) needs: CapSet,
 }
 
-/// Where the messages of a queue are.
+/// Where the messages of a queue are stored.
 pub(super) struct MessageKeys {
     pub(super) key: String,
-    /// What its members begin with, where it shares a key with others.
+    /// The prefix of its members, if it shares the key with other queues.
     pub(super) prefix: String,
-    /// Its name in the list of queues, where it is not found otherwise.
+    /// Its name for the list of queues, if it cannot be found otherwise.
     pub(super) listed: String,
-    /// `words`, where a worker is to be woken.
+    /// Not empty if a message must wake a worker.
     pub(super) mark: &'static str,
 }
 
 impl MessageKeys {
-    /// The queue, as `append` in `lua/common.lua` takes it.
+    /// The queue as `append` in `lua/common.lua` expects it.
     pub(super) fn args(&self) -> [Vec<u8>; 4] {
         [&*self.key, &*self.prefix, &*self.listed, self.mark].map(|text| text.as_bytes().to_vec())
     }
 }
 
-/// The names in one namespace.
+/// The names of all keys in a namespace.
 pub(super) struct Keys {
     prefix: String,
     fixed: Vec<String>,
 }
 
-/// The keys that are always there, and what each of them is. Scripts have their names in capitals.
+/// The fixed keys and their types. Scripts name them in capitals.
 pub(super) const FIXED: [(&str, &str); 27] = [
     ("meta", "hash"),
     ("spec", "hash"),
@@ -90,17 +90,17 @@ impl Keys {
         Self { prefix, fixed }
     }
 
-    /// The keys that are always there.
+    /// The fixed keys.
     pub(super) fn fixed(&self) -> &[String] {
         &self.fixed
     }
 
-    /// The types of those keys.
+    /// The types of the fixed keys.
     pub(super) fn types() -> impl Iterator<Item = &'static str> {
         FIXED.iter().map(|(_, kind)| *kind)
     }
 
-    /// One of the keys that are always there.
+    /// One of the fixed keys.
     pub(super) fn of(&self, name: &str) -> &str {
         let index = FIXED
             .iter()
@@ -109,56 +109,56 @@ impl Keys {
         &self.fixed[index]
     }
 
-    /// What the names of all keys and channels begin with.
+    /// The prefix of all keys and channels.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// A key that never exists. Scripts declare it beside `meta`, so that a node of a cluster answers `TRYAGAIN` while it moves the namespace,
-    /// instead of running them where some keys are gone.
+    /// A key that never exists. Scripts declare it beside `meta`, so that a cluster node that is
+    /// migrating the slot replies `TRYAGAIN` instead of running them while some keys are gone.
     pub(super) fn absent(&self) -> String {
         format!("{}absent", self.prefix)
     }
 
     /// The channel of a topic.
-    pub(super) fn bell(&self, topic: Topic) -> String {
+    pub(super) fn channel(&self, topic: Topic) -> String {
         let name = match topic {
             Topic::Control => "control",
             Topic::Log => "log",
             Topic::Queue => "queue",
         };
-        format!("{}bell:{name}", self.prefix)
+        format!("{}notify:{name}", self.prefix)
     }
 
-    /// The list by which workers are woken that wait for tasks of a partition.
+    /// The list that wakes workers of a partition.
     pub(super) fn ready(&self, part: &str) -> String {
         format!("{}ready:{part}", self.prefix)
     }
 
-    /// The list by which one worker alone is woken.
+    /// The list that wakes one worker.
     pub(super) fn wake(&self, worker: Tid) -> String {
         format!("{}wake:{worker}", self.prefix)
     }
 
-    /// What operators see of a worker.
+    /// The hash of a worker for operators.
     pub(super) fn worker(&self, worker: Tid) -> String {
         format!("{}worker:{worker}", self.prefix)
     }
 
-    /// How far a task has come.
+    /// The progress of a task.
     pub(super) fn progress(&self, tid: Tid) -> String {
         format!("{}progress:{tid}", self.prefix)
     }
 
-    /// Output that is written while its attempt runs.
+    /// Live output of an attempt.
     pub(super) fn output(&self, tid: Tid, attempt: u32, stream: OutputStream) -> String {
         format!("{}out:{}", self.prefix, output_field(tid, attempt, stream))
     }
 
-    /// Where the messages of a queue are.
+    /// Where the messages of a queue are stored.
     pub(super) fn queue(&self, queue: &QueueName) -> MessageKeys {
         match queue {
-            // Those of tasks share a key each, so that scripts reach them whatever task they are about to end.
+            // All task queues share two keys, so that scripts can access them for any task.
             QueueName::Task(tid, TaskQueue::CtrlIn) => MessageKeys {
                 key: self.of("words").into(),
                 prefix: format!("{tid}:"),
@@ -188,17 +188,17 @@ impl Keys {
     }
 }
 
-/// Where the output of an attempt stands among all that came whole.
+/// The field of an attempt's output in `output`.
 pub(super) fn output_field(tid: Tid, attempt: u32, stream: OutputStream) -> String {
     format!("{tid}:{attempt}:{}", stream as u8)
 }
 
-/// An id as it stands in a stream: its slot of 4096 ns, and the counter in it.
+/// An id as a stream entry id: its slot of 4096 ns, and the counter in it.
 pub(super) fn stream_id(id: u64) -> String {
     format!("{}-{}", id >> 12, id & 4095)
 }
 
-/// The id that a stream's entry stands for.
+/// The id of a stream entry.
 pub(super) fn from_stream_id(text: &str) -> Option<u64> {
     let (slot, counter) = text.split_once('-')?;
     slot.parse::<u64>()
@@ -208,12 +208,12 @@ pub(super) fn from_stream_id(text: &str) -> Option<u64> {
 }
 
 impl Partition {
-    /// The name of the partition that a task belongs to.
+    /// The name of a task's partition.
     pub(super) fn name_of(spec: &TaskSpec) -> String {
         format!("{}|{}|{}", spec.priority.min(9), spec.queue, spec.needs())
     }
 
-    /// Reads a partition's name.
+    /// Parses the name of a partition.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let mut fields = name.splitn(3, '|');
         let priority = fields.next()?.parse().ok()?;

@@ -24,32 +24,31 @@ macro_rules! scripts {
 
 scripts! {
     APPEND = "append.lua";
-    APPLY = "apply.lua";
-    BATCH = "batch.lua";
-    BEAT = "beat.lua";
-    BOOT = "boot.lua";
+    APPLY_CHANGES = "apply_changes.lua";
+    APPLY_TRANSACTION = "apply_transaction.lua";
     CHAIN = "chain.lua" doubles "has chained tasks";
+    CHANGE_SCHEDULE = "change_schedule.lua";
     CLAIM = "claim.lua";
     COMPLETE = "complete.lua";
-    CONVERT = "convert.lua";
-    DEPTHS = "depths.lua";
-    DISMISS = "dismiss.lua";
-
-    FORGET = "forget.lua";
-    GONE = "gone.lua";
+    COUNT_BATCH = "count_batch.lua";
+    DELETE_REPLIES = "delete_replies.lua";
+    LIST_COMMANDS = "list_commands.lua";
+    LOST_WORKERS = "lost_workers.lua";
+    MARK_STARTED = "mark_started.lua";
     PURGE = "purge.lua";
     PUT = "put.lua" doubles "has stored a message";
+    QUEUE_SIZES = "queue_sizes.lua";
     READ = "read.lua";
-    REFUSE = "refuse.lua";
+    REFUSE_STALE = "refuse_stale.lua";
     REGISTER = "register.lua";
-    REGISTER_OWN = "register_own.lua";
-    SCHEDULE = "schedule.lua";
-    STARTED = "started.lua";
+    REGISTER_EPHEMERAL = "register_ephemeral.lua";
+    REMOVE_EPHEMERAL = "remove_ephemeral.lua";
+    RENEW_LEASE = "renew_lease.lua";
+    START_RUN = "start_run.lua";
     SUBMIT = "submit.lua" doubles "has stored a task";
     TAKE = "take.lua";
-    TELL = "tell.lua";
+    TAKE_COMMANDS = "take_commands.lua";
     TRANSFER = "transfer.lua";
-    WORDS = "words.lua";
 }
 
 /// Defines the fixed keys under their names in capitals.

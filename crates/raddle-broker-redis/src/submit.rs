@@ -64,7 +64,7 @@ impl Redis {
             .into_resubmitted(old)
     }
 
-    pub(super) async fn submit_for(
+    pub(super) async fn submit_and_claim_for(
         &self,
         request: SubmitAndClaim,
     ) -> Result<SubmitAndClaimOutcome> {
@@ -89,13 +89,17 @@ impl Redis {
             spec,
             fencing_token,
         });
-        let claim = self.core.fresh(claim.into_iter().collect()).await?.pop();
+        let claim = self
+            .core
+            .end_expired(claim.into_iter().collect())
+            .await?
+            .pop();
         // If the task had expired, it was ended, and its worker removed.
         let owner = stored
             .owner
             .filter(|_| stored.claimed.is_none() || claim.is_some());
         if let Some(owner) = owner {
-            self.show_worker(owner, &worker).await;
+            self.store_worker_hash(owner, &worker).await;
         }
         let submitted = *stored.submitted.first().ok_or(Error::Closed)?;
         Ok(SubmitAndClaimOutcome {
@@ -156,7 +160,7 @@ impl Mode {
                 vec![arg("again"), arg(old), arg(if dead { "dead" } else { "" })]
             }
             Self::Own(worker, lease) => {
-                let [info, lease] = own_args(&worker, lease);
+                let [info, lease] = ephemeral_worker_args(&worker, lease);
                 vec![arg("own"), info, lease]
             }
         }
@@ -223,7 +227,7 @@ pub(super) fn worker_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 5] 
 }
 
 /// The arguments that register an ephemeral worker.
-pub(super) fn own_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 2] {
+pub(super) fn ephemeral_worker_args(worker: &WorkerInfo, lease: Duration) -> [Vec<u8>; 2] {
     [info_arg(worker), arg(millis(lease))]
 }
 

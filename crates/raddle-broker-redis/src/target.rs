@@ -118,11 +118,14 @@ impl ServerTarget {
     /// A connection for requests, or for blocking reads if it has no response timeout.
     pub(super) async fn connect(
         &self,
-        answers_within: Option<Duration>,
+        response_timeout: Option<Duration>,
     ) -> Result<MultiplexedConnection, Fault> {
         let client = self.client(ProtocolVersion::RESP2).await?;
-        self.open(&client, self.config().set_response_timeout(answers_within))
-            .await
+        self.open(
+            &client,
+            self.config().set_response_timeout(response_timeout),
+        )
+        .await
     }
 
     /// A connection for subscriptions.

@@ -1,4 +1,4 @@
-//! The asking side: a broker that is in another process.
+//! The client: a broker in another process.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,105 +9,111 @@ use std::{
 use async_trait::async_trait;
 use raddle_model::Tid;
 
-use super::{connection::RemoteConnection, direct::Direct, lease_renewer::RemoteLeaseRenewer};
+use super::{connection::RemoteConnection, fallback::Fallback, lease_renewer::RemoteLeaseRenewer};
 use raddle_broker::{
     BrokerOpener, Call, CallHandler, Error, HealthCheck, LeaseRenewer, Leases, Reply, Result,
     engine::UnconfirmedCompletions,
 };
 
-/// A broker that another process serves. When that ends, calls fail with an error that can be retried, and the next one looks for
-/// whoever serves there then.
+/// A broker that another process serves. When that process ends, calls fail with a retryable error,
+/// and the next call connects to its successor.
 pub struct Remote {
     path: PathBuf,
-    link: Mutex<Option<Arc<RemoteConnection>>>,
-    /// Held while a connection is made, so that calls which find none share one.
+    connection: Mutex<Option<Arc<RemoteConnection>>>,
+    /// Held while connecting, so that concurrent calls share one connection.
     connecting: tokio::sync::Mutex<()>,
     unconfirmed: UnconfirmedCompletions,
-    direct: Option<Arc<Direct>>,
+    fallback: Option<Arc<Fallback>>,
 }
 
 impl Remote {
-    /// Connects to the agent at `path`.
+    /// Connects to the server at `path`.
     pub async fn connect(path: &Path) -> Result<Self> {
         let remote = Self::new(path, None);
-        remote.link().await?;
+        remote.connection().await?;
         Ok(remote)
     }
 
-    /// Connects to the agent at `path`, and to what `opener` opens instead when nobody serves there, or from when on nobody does: for a worker that has
-    /// to finish what it runs also without whoever started it.
+    /// Connects to the server at `path`, or opens `opener` if there is no server, now or later: for
+    /// a worker that must finish its tasks even if the process that started it is gone.
     pub async fn connect_or(path: &Path, opener: impl BrokerOpener) -> Result<Self> {
-        let remote = Self::new(path, Some(Arc::new(Direct::new(Box::new(opener)))));
-        match (remote.link().await, &remote.direct) {
-            (Err(Error::AgentGone { .. }), Some(direct)) => drop(direct.broker().await?),
-            (link, _) => drop(link?),
+        let remote = Self::new(path, Some(Arc::new(Fallback::new(Box::new(opener)))));
+        match (remote.connection().await, &remote.fallback) {
+            (Err(Error::AgentGone { .. }), Some(fallback)) => drop(fallback.broker().await?),
+            (connection, _) => drop(connection?),
         }
         Ok(remote)
     }
 
-    fn new(path: &Path, direct: Option<Arc<Direct>>) -> Self {
+    fn new(path: &Path, fallback: Option<Arc<Fallback>>) -> Self {
         Self {
             path: path.into(),
-            link: Mutex::default(),
+            connection: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
             unconfirmed: UnconfirmedCompletions::default(),
-            direct,
+            fallback,
         }
     }
 
-    /// The connection, made anew if there is none.
-    async fn link(&self) -> Result<Arc<RemoteConnection>> {
+    /// The connection, opened if there is none.
+    async fn connection(&self) -> Result<Arc<RemoteConnection>> {
         let present = || {
-            let link = self
-                .link
+            let connection = self
+                .connection
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone();
-            link.filter(|link| !link.is_gone())
+            connection.filter(|connection| !connection.is_gone())
         };
-        if let Some(link) = present() {
-            return Ok(link);
+        if let Some(connection) = present() {
+            return Ok(connection);
         }
         let _connecting = self.connecting.lock().await;
-        if let Some(link) = present() {
-            return Ok(link);
+        if let Some(connection) = present() {
+            return Ok(connection);
         }
-        let link = Arc::new(RemoteConnection::open(&self.path).await?);
-        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&link));
-        Ok(link)
+        let connection = Arc::new(RemoteConnection::open(&self.path).await?);
+        *self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&connection));
+        Ok(connection)
     }
 
-    fn goes_direct(&self) -> bool {
-        self.direct.as_ref().is_some_and(|direct| direct.is_open())
+    fn uses_fallback(&self) -> bool {
+        self.fallback
+            .as_ref()
+            .is_some_and(|fallback| fallback.is_open())
     }
 
-    /// Asks the agent, or the engine itself where there is no agent any more. Nothing is awaited after the answer is there.
-    async fn ask(&self, call: Call) -> Result<Reply> {
-        let gone = match self.goes_direct() {
+    /// Calls the server, or the engine itself if the server is gone. Nothing is awaited after the
+    /// reply has arrived, so that claims are not lost.
+    async fn call_any(&self, call: Call) -> Result<Reply> {
+        let gone = match self.uses_fallback() {
             true => Error::Closed,
-            false => match self.ask_agent(&call).await {
+            false => match self.call_server(&call).await {
                 Err(error @ Error::AgentGone { .. }) => error,
                 answer => return answer,
             },
         };
-        match &self.direct {
-            Some(direct) => call.perform(&**direct.broker().await?).await,
+        match &self.fallback {
+            Some(fallback) => call.perform(&**fallback.broker().await?).await,
             None => Err(gone),
         }
     }
 
-    async fn ask_agent(&self, call: &Call) -> Result<Reply> {
-        Ok(self.link().await?.call(call).await?.take())
+    async fn call_server(&self, call: &Call) -> Result<Reply> {
+        Ok(self.connection().await?.call(call).await?.take())
     }
 }
 
-/// What is more than to ask.
+/// Calls that need more than forwarding.
 #[async_trait]
 impl CallHandler for Remote {
     async fn call(&self, call: Call) -> Result<Reply> {
         match call {
             Call::Complete { batch } => {
-                let send = async |batch| match self.ask(Call::Complete { batch }).await? {
+                let send = async |batch| match self.call_any(Call::Complete { batch }).await? {
                     Reply::Complete(verdicts) => Ok(verdicts),
                     _ => Err(Error::Closed),
                 };
@@ -116,10 +122,10 @@ impl CallHandler for Remote {
                 ))
             }
             Call::Health {} => {
-                let mut reply = self.ask(call).await?;
-                if let (Reply::Health(health), false) = (&mut reply, self.goes_direct()) {
+                let mut reply = self.call_any(call).await?;
+                if let (Reply::Health(health), false) = (&mut reply, self.uses_fallback()) {
                     let server = self
-                        .link()
+                        .connection()
                         .await?
                         .server()
                         .map(|pid| format!(" by process {pid}"));
@@ -138,7 +144,7 @@ impl CallHandler for Remote {
                 }
                 Ok(reply)
             }
-            call => self.ask(call).await,
+            call => self.call_any(call).await,
         }
     }
 }
@@ -149,7 +155,7 @@ impl Leases for Remote {
             self.path.clone(),
             worker,
             ttl,
-            self.direct.clone(),
+            self.fallback.clone(),
         ))
     }
 }

@@ -1,4 +1,5 @@
-//! One connection, as the client has it. A task of its own reads and writes; calls give it frames and wait for their answers.
+//! One connection of a client. Its driver task reads and writes; calls send it frames and wait for
+//! replies.
 
 use std::{
     collections::HashMap,
@@ -22,32 +23,33 @@ use tokio::{
 use super::{
     frames::{ConnectionLost, FrameReader, FrameWriter, stalled},
     protocol::{
-        BUSY, GREETING, MAX_ANSWER, MAX_REQUEST, ProtocolError, ToClient, ToServer, Welcome,
+        BUSY, GREETING, MAX_REPLY, MAX_REQUEST, ProtocolError, ToClient, ToServer, Welcome,
         check_greeting,
     },
     socket,
 };
 use raddle_broker::{Call, Error, LeasedTask, Release, Reply, Result};
 
-/// How long a server may take to greet, and a place in its queue to become free.
-pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long connecting may take, and waiting for a place in the server's accept queue.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
-/// How long an answer may take beyond what the call itself waits for: longer than an engine waits for its lock.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(90);
-/// Beyond this nobody waits, and a clock could overflow.
+/// How long a reply may take beyond the wait of the call itself: longer than an engine waits for
+/// its lock.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(90);
+/// The limit of waits; larger values could overflow the clock.
 const LONGEST_WAIT: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// A connection. It is closed when this is dropped.
+/// A connection, closed on drop.
 pub(super) struct RemoteConnection {
     shared: Arc<ConnectionState>,
-    orders: mpsc::UnboundedSender<DriverCommand>,
-    /// One for each call that may be under way, so that the channel needs no bound of its own.
+    commands: mpsc::UnboundedSender<DriverCommand>,
+    /// One per concurrent call, so that the channel needs no bound.
     permits: Arc<Semaphore>,
     next_id: AtomicU64,
     server: Option<i32>,
 }
 
-/// What calls and the connection's task have in common.
+/// State that calls share with the driver.
 struct ConnectionState {
     path: PathBuf,
     table: Mutex<PendingCalls>,
@@ -56,44 +58,45 @@ struct ConnectionState {
 #[derive(Default)]
 struct PendingCalls {
     calls: HashMap<u64, Pending>,
-    /// Why the connection is over, once it is.
+    /// Why the connection is closed, once it is.
     gone: Option<String>,
 }
 
-/// A call that has no answer yet.
+/// A call without a reply yet.
 struct Pending {
-    /// `None` when its caller is gone.
+    /// `None` if its caller is gone.
     reply: Option<oneshot::Sender<Result<UnreadReply>>>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 enum DriverCommand {
-    /// A frame, and who is to know that it has gone out whole: before that nobody can have acted on it.
+    /// A frame, and a flag to set when it is written whole: before that the server cannot have
+    /// acted on it.
     Send(Vec<u8>, Option<Arc<AtomicBool>>),
-    /// No caller waits for these claims any more.
-    GiveBack(Vec<Release>),
+    /// Releases claims whose caller is gone.
+    Release(Vec<Release>),
 }
 
-/// An answer that nobody has looked at. If it holds claims, dropping it gives them back.
+/// A reply that its caller has not taken. Dropping it releases the claims in it.
 pub(super) struct UnreadReply {
     reply: Option<Reply>,
-    orders: mpsc::UnboundedSender<DriverCommand>,
+    commands: mpsc::UnboundedSender<DriverCommand>,
 }
 
-/// A call that is waited for. Dropping it cancels the call.
+/// Cancels its call on drop.
 struct PendingReply<'a> {
     link: &'a RemoteConnection,
     id: u64,
 }
 
 impl RemoteConnection {
-    /// Connects to the agent at `path`.
+    /// Connects to the server at `path`.
     pub(super) async fn open(path: &Path) -> Result<Self> {
         let late = || Error::AgentGone {
             path: path.into(),
-            reason: "it did not greet in time".into(),
+            reason: "it sent no greeting in time".into(),
         };
-        let deadline = Instant::now() + CONNECT_PATIENCE;
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
         let stream = connect(path, deadline).await?;
         let peer = stream
             .peer_cred()
@@ -106,36 +109,36 @@ impl RemoteConnection {
             path: path.into(),
             table: Mutex::default(),
         });
-        let (orders, queue) = mpsc::unbounded_channel();
+        let (commands, queue) = mpsc::unbounded_channel();
         let driver = Driver {
             shared: Arc::clone(&shared),
             queue,
-            next_errand: u64::MAX,
-            orders: orders.downgrade(),
+            next_own_id: u64::MAX,
+            commands: commands.downgrade(),
         };
-        // It ends with the connection, or when nobody is left who could give it an order.
+        // The driver ends with the connection, or when nothing can send it a command any more.
         tokio::spawn(driver.run(stream, inbox));
         let permits = Arc::new(Semaphore::new(welcome.in_flight.max(1) as usize));
         Ok(Self {
             shared,
-            orders,
+            commands,
             permits,
             next_id: AtomicU64::new(0),
             server: peer.pid(),
         })
     }
 
-    /// Whether it is of no use any more.
+    /// Whether the connection is closed.
     pub(super) fn is_gone(&self) -> bool {
         self.shared.table().gone.is_some()
     }
 
-    /// The process that serves.
+    /// The process id of the server.
     pub(super) fn server(&self) -> Option<i32> {
         self.server
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a call and waits for the reply.
     pub(super) async fn call(&self, call: &Call) -> Result<UnreadReply> {
         let path = &self.shared.path;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -152,11 +155,11 @@ impl RemoteConnection {
             });
         }
         let busy = || self.shared.gone("too many calls are under way");
-        let permit = timeout(ANSWER_PATIENCE, Arc::clone(&self.permits).acquire_owned())
+        let permit = timeout(REPLY_TIMEOUT, Arc::clone(&self.permits).acquire_owned())
             .await
             .map_err(|_| busy())?;
         let (reply, answer) = oneshot::channel();
-        self.shared.enter(
+        self.shared.add_pending(
             id,
             Pending {
                 reply: Some(reply),
@@ -165,15 +168,15 @@ impl RemoteConnection {
         )?;
         let waiting = PendingReply { link: self, id };
         let sent = Arc::new(AtomicBool::new(false));
-        // Refused only by a connection that is over, which has answered what was entered.
+        // Fails only if the connection is closed, and then the driver has failed the pending call.
         let _ = self
-            .orders
+            .commands
             .send(DriverCommand::Send(frame, Some(Arc::clone(&sent))));
-        let patience = ANSWER_PATIENCE + call.max_wait().min(LONGEST_WAIT);
+        let patience = REPLY_TIMEOUT + call.max_wait().min(LONGEST_WAIT);
         let lost = match timeout(patience, answer).await {
             Ok(Ok(answer)) => return answer,
             Ok(Err(_)) => self.shared.gone_because(),
-            Err(_) => self.shared.gone("it does not answer"),
+            Err(_) => self.shared.gone("it does not reply"),
         };
         drop(waiting);
         Err(match (lost, call.repeated_effect()) {
@@ -192,10 +195,10 @@ impl RemoteConnection {
 impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
         let mut table = self.link.shared.table();
-        // No longer there when it has been answered.
+        // Absent if the reply has arrived.
         if let Some(pending) = table.calls.get_mut(&self.id) {
             pending.reply = None;
-            let _ = self.link.orders.send(DriverCommand::Send(
+            let _ = self.link.commands.send(DriverCommand::Send(
                 encode(&ToServer::<Call>::Cancel { id: self.id }),
                 None,
             ));
@@ -204,9 +207,9 @@ impl Drop for PendingReply<'_> {
 }
 
 impl UnreadReply {
-    /// What was answered. From here on it is the caller's.
+    /// The reply. From here on its claims are the caller's.
     pub(super) fn take(mut self) -> Reply {
-        self.reply.take().expect("it is taken once")
+        self.reply.take().expect("a reply is taken once")
     }
 }
 
@@ -221,8 +224,9 @@ impl Drop for UnreadReply {
         };
         let back: Vec<Release> = claims.into_iter().map(release).collect();
         if !back.is_empty() {
-            // Where the connection is over, their worker finds that it holds none of them, and gives them back.
-            let _ = self.orders.send(DriverCommand::GiveBack(back));
+            // If the connection is closed, the worker finds that it does not know these tasks, and
+            // releases them.
+            let _ = self.commands.send(DriverCommand::Release(back));
         }
     }
 }
@@ -232,7 +236,7 @@ impl ConnectionState {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, id: u64, pending: Pending) -> Result<()> {
+    fn add_pending(&self, id: u64, pending: Pending) -> Result<()> {
         let mut table = self.table();
         if table.gone.is_some() {
             drop(table);
@@ -255,14 +259,14 @@ impl ConnectionState {
     }
 }
 
-/// The connection's task.
+/// The task that drives a connection.
 struct Driver {
     shared: Arc<ConnectionState>,
     queue: mpsc::UnboundedReceiver<DriverCommand>,
-    /// Calls of its own are numbered from the other end.
-    next_errand: u64,
-    /// For answers, which may have to send something back. It does not keep the connection open.
-    orders: mpsc::WeakUnboundedSender<DriverCommand>,
+    /// The driver's own calls are numbered downwards.
+    next_own_id: u64,
+    /// For replies, which may have to release claims. Weak: does not keep the connection open.
+    commands: mpsc::WeakUnboundedSender<DriverCommand>,
 }
 
 impl Driver {
@@ -278,7 +282,7 @@ impl Driver {
             Err(error) => error.to_string(),
         };
         self.shared.table().gone = Some(reason);
-        // Dropping it does the rest, as when the runtime ends.
+        // `Drop` does the rest, as it does when the runtime ends.
     }
 
     async fn drive(
@@ -288,21 +292,21 @@ impl Driver {
     ) -> Result<(), ConnectionLost> {
         let (mut from, mut to) = stream.split();
         let mut outbox = FrameWriter::new();
-        let mut leaving = false;
+        let mut closing = false;
         loop {
-            if leaving && outbox.is_empty() {
+            if closing && outbox.is_empty() {
                 return Ok(());
             }
             let deadlines = (inbox.deadline(), outbox.deadline());
             tokio::select! {
                 message = inbox.next(&mut from) => match message? {
-                    Some((message, _)) => self.hear(message)?,
+                    Some((message, _)) => self.handle_message(message)?,
                     None => return Ok(()),
                 },
-                order = self.queue.recv(), if !leaving => match order {
+                command = self.queue.recv(), if !closing => match command {
                     Some(DriverCommand::Send(frame, sent)) => outbox.push(frame, sent),
-                    Some(DriverCommand::GiveBack(back)) => outbox.push(self.errand(back), None),
-                    None => leaving = true,
+                    Some(DriverCommand::Release(back)) => outbox.push(self.encode_release(back), None),
+                    None => closing = true,
                 },
                 written = outbox.write(&mut to), if !outbox.is_empty() => {
                     written?.into_iter().flatten().for_each(|sent| sent.store(true, Ordering::Release));
@@ -312,10 +316,10 @@ impl Driver {
         }
     }
 
-    /// A call that nobody waits for.
-    fn errand(&mut self, back: Vec<Release>) -> Vec<u8> {
-        let id = self.next_errand;
-        self.next_errand -= 1;
+    /// Encodes a call that no caller waits for.
+    fn encode_release(&mut self, back: Vec<Release>) -> Vec<u8> {
+        let id = self.next_own_id;
+        self.next_own_id -= 1;
         self.shared.table().calls.insert(
             id,
             Pending {
@@ -329,7 +333,7 @@ impl Driver {
         })
     }
 
-    fn hear(&mut self, message: ToClient) -> Result<(), ProtocolError> {
+    fn handle_message(&mut self, message: ToClient) -> Result<(), ProtocolError> {
         let (id, outcome) = match message {
             ToClient::Done { id, reply } => (id, Some(Ok(reply))),
             ToClient::Failed { id, error } => (id, Some(Err(error))),
@@ -343,17 +347,18 @@ impl Driver {
         };
         let Pending { reply, _permit } = pending;
         let answer = match outcome {
-            // Without a handle that could send it back there is no caller that could have claimed either.
-            Some(Ok(reply)) => self.orders.upgrade().map(|orders| {
+            // Without a sender that could release claims there is no caller that could have
+            // claimed.
+            Some(Ok(reply)) => self.commands.upgrade().map(|commands| {
                 Ok(UnreadReply {
                     reply: Some(reply),
-                    orders,
+                    commands,
                 })
             }),
             Some(Err(error)) => Some(Err(error)),
             None => None,
         };
-        // Where the caller is gone, dropping the answer gives back what is in it.
+        // If the caller is gone, dropping the reply releases its claims.
         if let (Some(reply), Some(answer)) = (reply, answer) {
             let _ = reply.send(answer);
         }
@@ -361,7 +366,7 @@ impl Driver {
     }
 }
 
-/// Callers that wait get an error: their `reply` is dropped.
+/// Fails pending calls by dropping their reply senders.
 impl Drop for Driver {
     fn drop(&mut self) {
         let mut table = self.shared.table();
@@ -379,7 +384,7 @@ async fn connect(path: &Path, deadline: Instant) -> Result<UnixStream> {
     })?;
     loop {
         match UnixStream::connect(path).await {
-            // Its queue is full, which a thousand clients at once can bring about, and soon over.
+            // The accept queue is full: a thousand clients may connect at once.
             Err(error)
                 if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline =>
             {
@@ -392,12 +397,12 @@ async fn connect(path: &Path, deadline: Instant) -> Result<UnixStream> {
 
 async fn greet(path: &Path, mut stream: UnixStream) -> Result<(Welcome, FrameReader, UnixStream)> {
     let broken = |error: io::Error| socket::unreachable(path, &error);
-    // A server that refuses has closed already: what it had to say can still be read.
+    // A server that refuses has closed already, but its greeting can still be read.
     let _ = stream.write_all(&GREETING).await;
     let mut greeting = [0; GREETING.len()];
     stream.read_exact(&mut greeting).await.map_err(broken)?;
     check_greeting(&greeting).map_err(|error| refused(path, error.to_string()))?;
-    let mut inbox = FrameReader::new(MAX_ANSWER, None);
+    let mut inbox = FrameReader::new(MAX_REPLY, None);
     let first = inbox.next(&mut stream).await.map_err(|error| match error {
         ConnectionLost::Io(error) => broken(error),
         other => refused(path, other.to_string()),
@@ -409,7 +414,7 @@ async fn greet(path: &Path, mut stream: UnixStream) -> Result<(Welcome, FrameRea
     ))
 }
 
-/// Reads the end of a server's greeting.
+/// Evaluates the last message of a greeting.
 pub(super) fn welcome(path: &Path, message: Option<ToClient>) -> Result<Welcome> {
     match message {
         Some(ToClient::Welcome(welcome)) => Ok(welcome),

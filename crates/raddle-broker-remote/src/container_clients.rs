@@ -1,9 +1,10 @@
-//! Connections of workers that are not trusted: in a container, whoever is at the socket may be the task and not its worker. So each is given
-//! what a one-shot worker needs for itself, and nothing else: [`ContainerClient::admit`] names the calls, and for whom they may be made. A call that is new to the
-//! broker is refused until it is named there.
+//! Connections from containers, which are not trusted: the peer may be the task and not its worker.
+//! A connection is granted what one one-shot worker needs for itself: [`ContainerClient::admit`]
+//! lists the calls and their conditions. A new broker method is refused until it is listed there.
 //!
-//! Nobody proves who he is: containers of a spawner are the same user. Who finds the id of another one-shot worker of the same queues can speak
-//! for that. Lists, where such ids could be read, are no calls for guests.
+//! Peers are not authenticated: all containers of a spawner run as the same user. A peer that
+//! learns the id of another one-shot worker of the same queues can act for it. Lists that contain
+//! such ids are refused.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,32 +20,35 @@ use raddle_model::{
 use super::protocol::RenewalRequest;
 use raddle_broker::{AttemptId, Broker, Call, Error, Reply, Result, TaskFilter};
 
-/// Whom a socket is for that serves guests alone: one-shot workers of these queues, with no more than these capabilities. Everybody who comes is
-/// one, also the user who serves: that may be the one that the containers have.
+/// The restrictions of a socket for container workers: one-shot workers of these queues, with no
+/// more than these capabilities. They apply to every peer, even to the serving user, which may be
+/// the user of the containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContainerClients {
-    /// The user that they are, if that is another than the one who serves: then the socket is that user's, which only root can make it.
+    /// The user of the containers, if another than the serving one. The socket then belongs to that
+    /// user, which only root can arrange.
     pub uid: Option<u32>,
-    /// What they may offer. What else they do is left out.
+    /// The capabilities that they may offer; others are removed.
     pub caps: CapSet,
     /// The queues that they may serve.
     pub queues: Vec<String>,
 }
 
-/// A connection of one.
+/// One connection of a container worker.
 #[derive(Debug)]
 pub(super) struct ContainerClient {
-    guests: Arc<ContainerClients>,
-    /// The worker it was last found to speak for, which need not be looked up again.
+    container_clients: Arc<ContainerClients>,
+    /// The worker that was last checked, to save lookups.
     worker: Mutex<Option<Tid>>,
 }
 
-/// What is leased for longer would stay with a worker that is gone. Workers ask for seconds.
+/// The longest lease, because tasks of a dead worker stay leased for that long. Workers use
+/// seconds.
 const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
 impl ContainerClients {
-    /// Workers that serve these queues, and offer no more than this.
+    /// Restricts clients to these capabilities and queues.
     pub fn new(caps: CapSet, queues: Vec<String>) -> Self {
         Self {
             uid: None,
@@ -53,47 +57,48 @@ impl ContainerClients {
         }
     }
 
-    /// They are another user.
-    pub fn of_user(self, uid: Option<u32>) -> Self {
+    /// Sets the user of the containers.
+    pub fn with_uid(self, uid: Option<u32>) -> Self {
         Self { uid, ..self }
     }
 
-    fn serve(&self, queues: &[String]) -> Result<()> {
+    fn check_queues(&self, queues: &[String]) -> Result<()> {
         match queues.iter().find(|queue| !self.queues.contains(queue)) {
             Some(queue) => Err(refused(&format!(
-                "the queue '{queue}' is not one of its workers'"
+                "the queue '{queue}' is not served by its workers"
             ))),
             None => Ok(()),
         }
     }
 
-    /// What they may offer of this. A container may have a handler that the spawner has not.
-    fn offered(&self, caps: &CapSet) -> CapSet {
+    /// The offered capabilities that are allowed. A container may have a handler that the spawner
+    /// does not have.
+    fn allowed_capabilities(&self, caps: &CapSet) -> CapSet {
         let mut both = CapSet::new();
         for tag in caps
             .iter()
             .filter(|tag| self.caps.iter().any(|own| own == *tag))
         {
-            both.insert(tag).expect("it is in a set already");
+            both.insert(tag).expect("it is a valid capability");
         }
         both
     }
 
-    /// What a worker may register as.
+    /// Checks and restricts a registration.
     fn register(&self, info: &mut WorkerInfo) -> Result<()> {
         if info.kind != kind::ONE_SHOT || info.concurrency != 1 {
-            return Err(refused("workers there are for one task each"));
+            return Err(refused("only one-shot workers may register"));
         }
         if info.takes_calls() {
-            return Err(refused("workers there take no calls"));
+            return Err(refused("workers that take calls may not register"));
         }
-        self.serve(&info.queues)?;
-        info.capabilities = self.offered(&info.capabilities);
+        self.check_queues(&info.queues)?;
+        info.capabilities = self.allowed_capabilities(&info.capabilities);
         Ok(())
     }
 
-    fn may_be(&self, worker: &WorkerEntry) -> bool {
-        worker.info.kind == kind::ONE_SHOT && self.serve(&worker.info.queues).is_ok()
+    fn is_container_worker(&self, worker: &WorkerEntry) -> bool {
+        worker.info.kind == kind::ONE_SHOT && self.check_queues(&worker.info.queues).is_ok()
     }
 
     fn may_see(&self, task: &TaskView) -> bool {
@@ -102,24 +107,24 @@ impl ContainerClients {
 }
 
 impl ContainerClient {
-    pub(super) fn new(guests: Arc<ContainerClients>) -> Self {
+    pub(super) fn new(container_clients: Arc<ContainerClients>) -> Self {
         Self {
-            guests,
+            container_clients,
             worker: Mutex::default(),
         }
     }
 
-    /// Does what was asked for, if it is for guests.
+    /// Performs a call if it is allowed.
     pub(super) async fn perform(&self, broker: &dyn Broker, call: Call) -> Result<Reply> {
         let reply = self.admit(broker, call).await?.perform(broker).await?;
         if let Reply::RegisterWorker(worker) = reply {
-            self.speaks_for(worker);
+            self.set_checked_worker(worker);
         }
         Ok(reply)
     }
 
-    /// Whether this lease may be renewed.
-    pub(super) async fn admit_beat(
+    /// Checks a renewal.
+    pub(super) async fn admit_renewal(
         &self,
         broker: &dyn Broker,
         renewal: &RenewalRequest,
@@ -128,23 +133,29 @@ impl ContainerClient {
         self.check_worker(broker, renewal.worker).await
     }
 
-    /// The call as it may be made. What is not named here is nothing that a worker needs for itself and the one task that it has, and so not for a client
-    /// which may be the task.
+    /// Checks a call and restricts its arguments. Calls that are not listed here are refused: a
+    /// worker does not need them for itself and its one task.
     async fn admit(&self, broker: &dyn Broker, mut call: Call) -> Result<Call> {
         match &mut call {
             Call::UpdateAttempts { batch } => {
-                self.check_all(broker, batch.iter().map(|note| note.attempt_id).collect())
-                    .await?
+                self.check_attempts(
+                    broker,
+                    batch.iter().map(|update| update.attempt_id).collect(),
+                )
+                .await?
             }
             Call::Complete { batch } => {
-                self.check_all(
+                self.check_attempts(
                     broker,
-                    batch.iter().map(|finish| finish.attempt_id).collect(),
+                    batch
+                        .iter()
+                        .map(|completion| completion.attempt_id)
+                        .collect(),
                 )
                 .await?
             }
             Call::Release { batch } => {
-                self.check_all(
+                self.check_attempts(
                     broker,
                     batch.iter().map(|release| release.attempt_id).collect(),
                 )
@@ -156,19 +167,19 @@ impl ContainerClient {
                 ephemeral: false,
             } => {
                 check_lease(*ttl)?;
-                self.guests.register(info)?;
+                self.container_clients.register(info)?;
             }
-            // By name, a task is given out whatever its queue is.
+            // Not with `only`: that claims a task whatever its queue is.
             Call::Claim { request } if request.only.is_none() => {
-                self.guests.serve(&request.queues)?;
+                self.container_clients.check_queues(&request.queues)?;
                 self.check_worker(broker, request.owner).await?;
-                request.caps = self.guests.offered(&request.caps);
+                request.caps = self.container_clients.allowed_capabilities(&request.caps);
                 request.max = request.max.min(1);
             }
             Call::RecvCommands { owner: worker, .. } | Call::Deregister { worker, .. } => {
                 self.check_worker(broker, *worker).await?;
             }
-            // Answers to control words, for the worker or for its task.
+            // Replies to control commands, for the worker or its task.
             Call::Put {
                 queue: QueueName::Task(of, TaskQueue::CtrlOut),
                 ..
@@ -177,7 +188,7 @@ impl ContainerClient {
                 _ if self.is_known(broker, *of).await? == Some(true) => {}
                 _ => return Err(foreign()),
             },
-            // To compare what it holds with what the broker assigns to it.
+            // The worker's own tasks, to compare them with what the broker assigns to it.
             Call::Tasks {
                 filter:
                     TaskFilter {
@@ -193,21 +204,25 @@ impl ContainerClient {
             }
             Call::Tasks { filter } if filter.is_single_task() => {
                 let tasks = broker.tasks(filter.clone()).await?;
-                if !tasks.iter().all(|task| self.guests.may_see(task)) {
+                if !tasks
+                    .iter()
+                    .all(|task| self.container_clients.may_see(task))
+                {
                     return Err(refused("the task is in another queue"));
                 }
             }
             Call::Chain { .. } => {
                 return Err(refused(
-                    "a task there can submit nothing, and so chain nothing",
+                    "its tasks cannot submit tasks, and so cannot chain them",
                 ));
             }
-            _ => return Err(refused("this is nothing that a worker needs for its task")),
+            _ => return Err(refused("a worker does not need this call for its task")),
         }
         Ok(call)
     }
 
-    /// Whether calls may be made for this worker. For one that is not there they may: it is told so by the broker.
+    /// Checks that calls may be made for this worker. For an unknown worker they may: the broker
+    /// replies that it is unknown.
     async fn check_worker(&self, broker: &dyn Broker, worker: Tid) -> Result<()> {
         self.is_known(broker, worker)
             .await?
@@ -217,7 +232,7 @@ impl ContainerClient {
             )
     }
 
-    /// Whether the worker is one of theirs, if it is there.
+    /// Whether the worker is a container worker; `None` if it does not exist.
     async fn is_known(&self, broker: &dyn Broker, worker: Tid) -> Result<Option<bool>> {
         if *self.worker.lock().unwrap_or_else(PoisonError::into_inner) == Some(worker) {
             return Ok(Some(true));
@@ -227,27 +242,29 @@ impl ContainerClient {
             .await?
             .into_iter()
             .find(|entry| entry.tid == worker);
-        let is_one = found.map(|entry| self.guests.may_be(&entry));
+        let is_one = found.map(|entry| self.container_clients.is_container_worker(&entry));
         if is_one == Some(true) {
-            self.speaks_for(worker);
+            self.set_checked_worker(worker);
         }
         Ok(is_one)
     }
 
-    fn speaks_for(&self, worker: Tid) {
+    fn set_checked_worker(&self, worker: Tid) {
         *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Some(worker);
     }
 
-    /// Whether these attempts are of workers that it may speak for. Of an attempt that another worker has, the broker takes no word.
-    async fn check_all(&self, broker: &dyn Broker, fences: Vec<AttemptId>) -> Result<()> {
-        for attempt_id in fences {
+    /// Checks that these attempts belong to container workers. The broker refuses writes for
+    /// attempts of other owners.
+    async fn check_attempts(&self, broker: &dyn Broker, attempt_ids: Vec<AttemptId>) -> Result<()> {
+        for attempt_id in attempt_ids {
             if attempt_id.tid == attempt_id.owner {
                 return Err(foreign());
             }
             match self.is_known(broker, attempt_id.owner).await? {
                 Some(true) => {}
                 Some(false) => return Err(foreign()),
-                // One that is not there any more. The broker refuses the write, unless it still has the task as that worker's.
+                // The worker is gone. The broker refuses the write, unless the task still belongs
+                // to that worker.
                 None => match broker.task(attempt_id.tid).await? {
                     Some(task)
                         if task.state.is_active() && task.worker == Some(attempt_id.owner) =>
@@ -261,7 +278,7 @@ impl ContainerClient {
         Ok(())
     }
 
-    /// Whether one of their workers has the task, or had it last.
+    /// Checks that a container worker has the task, or had it last.
     async fn check_owner(&self, broker: &dyn Broker, task: &TaskView) -> Result<()> {
         match task.worker {
             Some(worker) if self.is_known(broker, worker).await? == Some(true) => Ok(()),
@@ -275,18 +292,17 @@ fn check_lease(ttl: Duration) -> Result<()> {
         return Ok(());
     }
     Err(refused(&format!(
-        "a lease there is for {} s at most",
+        "a lease is limited to {} s there",
         LONGEST_LEASE.as_secs()
     )))
 }
 
 fn foreign() -> Error {
-    refused("the worker, or the task, is not one of theirs")
+    refused("the worker or the task does not belong to its containers")
 }
 
 fn refused(why: &str) -> Error {
-    let reason =
-        format!("it serves workers in containers, with what they need for themselves: {why}");
+    let reason = format!("it serves only what workers in containers need: {why}");
     Error::AgentRefused {
         path: "this socket".into(),
         reason,

@@ -1,4 +1,4 @@
-//! One call: from what was asked to the frame that answers it.
+//! One call: from the request to the encoded reply.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,28 +10,30 @@ use tokio::sync::mpsc;
 
 use super::{
     container_clients::ContainerClient,
-    protocol::{MAX_ANSWER, RenewalRequest, ToClient},
+    protocol::{MAX_REPLY, RenewalRequest, ToClient},
 };
 use raddle_broker::{
     Broker, Call, Error, LeaseRenewer, LeaseStatus, LeasedTask, Release, Reply, Result,
 };
 
-/// A call's answer, ready to be written.
+/// An encoded reply.
 pub(super) struct EncodedReply {
     pub(super) frame: Vec<u8>,
     pub(super) taken: Option<UndeliveredTasks>,
 }
 
-/// Tasks on their way to a worker. Unless they are [delivered](Self::delivered), they go back.
+/// Claims that are not delivered yet. Unless they are [delivered](Self::delivered), they are
+/// released on drop.
 pub(super) struct UndeliveredTasks {
     back: Vec<Release>,
     returns: ReturnSender,
 }
 
-/// Where tasks that could not be delivered are sent to.
+/// Sends undelivered claims to the task that releases them.
 pub(super) type ReturnSender = mpsc::UnboundedSender<Vec<Release>>;
 
-/// The heart that the client of one connection beats, kept between its beats. There is one: hearts have connections of their own.
+/// The lease renewer of a connection, kept between renewals. There is one: a client renews over a
+/// connection of its own.
 pub(super) type RenewerCache = Arc<Mutex<Option<CachedRenewer>>>;
 
 pub(super) struct CachedRenewer {
@@ -40,54 +42,56 @@ pub(super) struct CachedRenewer {
     renewer: Box<dyn LeaseRenewer>,
 }
 
-/// What a client has asked for.
+/// A request of a client.
 #[expect(
     clippy::large_enum_variant,
-    reason = "one exists for the time of a call: a box would cost an allocation for each"
+    reason = "short-lived: a box would cost an allocation per call"
 )]
 pub(super) enum CallInput {
     Call(Call),
-    Beat(RenewalRequest),
+    Renew(RenewalRequest),
 }
 
 impl CallInput {
-    /// How long it may wait for something to happen.
+    /// For how long the request may block.
     pub(super) fn max_wait(&self) -> Duration {
         match self {
             Self::Call(call) => call.max_wait(),
-            Self::Beat(_) => Duration::ZERO,
+            Self::Renew(_) => Duration::ZERO,
         }
     }
 }
 
-/// Does what was asked for, as far as it is for this client: `guest`, if it is not trusted.
+/// Performs a request, as far as this client may make it: `container_client` is set if it is not trusted.
 pub(super) async fn perform(
     broker: Arc<dyn Broker>,
-    asked: CallInput,
+    input: CallInput,
     id: u64,
-    chest: RenewerCache,
-    guest: Option<&ContainerClient>,
+    renewer_cache: RenewerCache,
+    container_client: Option<&ContainerClient>,
     returns: ReturnSender,
 ) -> EncodedReply {
-    let outcome = match (asked, guest) {
-        (CallInput::Call(call), Some(guest)) => guest.perform(&*broker, call).await,
+    let outcome = match (input, container_client) {
+        (CallInput::Call(call), Some(container_client)) => {
+            container_client.perform(&*broker, call).await
+        }
         (CallInput::Call(call), None) => call.perform(&*broker).await,
-        (CallInput::Beat(renewal), guest) => {
-            let pulse = match guest {
-                Some(guest) => guest.admit_beat(&*broker, &renewal).await,
+        (CallInput::Renew(renewal), container_client) => {
+            let status = match container_client {
+                Some(container_client) => container_client.admit_renewal(&*broker, &renewal).await,
                 None => Ok(()),
             };
-            let pulse = match pulse {
-                Ok(()) => beat_once(broker, chest, renewal).await,
+            let status = match status {
+                Ok(()) => renew_once(broker, renewer_cache, renewal).await,
                 Err(error) => Err(error),
             };
             return EncodedReply {
-                frame: answer(id, pulse.map(|pulse| ToClient::Renewed { id, pulse })),
+                frame: answer(id, status.map(|status| ToClient::Renewed { id, status })),
                 taken: None,
             };
         }
     };
-    // Nothing is awaited from here on: what was claimed is delivered, or goes back.
+    // Nothing is awaited from here on, so that claims are either delivered or released.
     let taken = match &outcome {
         Ok(Reply::Claim(claims)) => UndeliveredTasks::new(claims, returns),
         _ => None,
@@ -98,10 +102,10 @@ pub(super) async fn perform(
     }
 }
 
-/// Hearts block, so that they beat on a thread for such things.
-async fn beat_once(
+/// Renews on a blocking thread, because renewers block.
+async fn renew_once(
     broker: Arc<dyn Broker>,
-    chest: RenewerCache,
+    renewer_cache: RenewerCache,
     renewal: RenewalRequest,
 ) -> Result<LeaseStatus> {
     let RenewalRequest {
@@ -109,35 +113,35 @@ async fn beat_once(
         ttl,
         heartbeat,
     } = renewal;
-    let kept = lock(&chest)
+    let kept = lock(&renewer_cache)
         .take()
-        .filter(|beating| beating.worker == worker && beating.ttl == ttl);
+        .filter(|cached| cached.worker == worker && cached.ttl == ttl);
     let beats = tokio::task::spawn_blocking(move || {
-        let mut beating = kept.unwrap_or_else(|| CachedRenewer {
+        let mut cached = kept.unwrap_or_else(|| CachedRenewer {
             worker,
             ttl,
             renewer: broker.lease_renewer(worker, ttl),
         });
-        let pulse = beating.renewer.renew(heartbeat);
-        *lock(&chest) = Some(beating);
-        pulse
+        let status = cached.renewer.renew(heartbeat);
+        *lock(&renewer_cache) = Some(cached);
+        status
     });
     beats.await.unwrap_or(Err(Error::Closed))
 }
 
-fn lock(chest: &RenewerCache) -> std::sync::MutexGuard<'_, Option<CachedRenewer>> {
-    chest.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(renewer_cache: &RenewerCache) -> std::sync::MutexGuard<'_, Option<CachedRenewer>> {
+    renewer_cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The frame for what a method returned.
+/// Encodes the result of a request.
 pub(super) fn answer(id: u64, outcome: Result<ToClient>) -> Vec<u8> {
     let frame = encode(&outcome.unwrap_or_else(|error| ToClient::Failed { id, error }));
-    if frame.len() <= MAX_ANSWER {
+    if frame.len() <= MAX_REPLY {
         return frame;
     }
     let reason = format!(
-        "the answer is longer than {} MiB: ask for less at a time",
-        MAX_ANSWER >> 20
+        "the reply is longer than {} MiB: ask for less at a time",
+        MAX_REPLY >> 20
     );
     encode(&ToClient::Failed {
         id,
@@ -160,7 +164,8 @@ impl UndeliveredTasks {
         })
     }
 
-    /// They are with the kernel, and so with the client. One that dies before it has read them is a worker without a lease.
+    /// The reply is in the kernel's buffer, and so counts as delivered: a client that dies before
+    /// it reads it is a worker whose lease expires.
     pub(super) fn delivered(mut self) {
         self.back.clear();
     }
@@ -169,7 +174,7 @@ impl UndeliveredTasks {
 impl Drop for UndeliveredTasks {
     fn drop(&mut self) {
         if !self.back.is_empty() {
-            // The other end lives longer than any call. If it does not, the process ends.
+            // The receiver outlives all calls; without it the process is ending.
             let _ = self.returns.send(std::mem::take(&mut self.back));
         }
     }

@@ -1,5 +1,5 @@
-//! Frames on their way. Reading and writing can be given up at any await and taken up again: both sides do one beside the other in one
-//! `select!`.
+//! Cancellable reading and writing of frames: both can be dropped at any await point and called
+//! again, so that one `select!` does both.
 
 use std::{collections::VecDeque, io, io::IoSlice, sync::Arc, time::Duration};
 
@@ -13,21 +13,21 @@ use tokio::{
 
 use super::protocol::ProtocolError;
 
-/// Whoever has begun a frame, or has an answer to take, and does not go on with it for so long is given up.
+/// The longest stall of a peer that has begun a frame, or has a reply to read.
 pub(super) const STALLED: Duration = Duration::from_secs(30);
-/// Frames up to this size are read without asking for room.
+/// Frames up to this size are read without reserving budget.
 const SMALL: usize = 64 * 1024;
-/// How many frames go into one system call.
+/// The most frames per system call.
 const AT_ONCE: usize = 16;
 
-/// Why a connection is over.
+/// Why a connection is closed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionLost {
     #[error(transparent)]
     Malformed(#[from] ProtocolError),
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("nothing has moved for {} s", STALLED.as_secs())]
+    #[error("no progress for {} s", STALLED.as_secs())]
     Stalled,
 }
 
@@ -37,17 +37,17 @@ impl From<frame::FrameError> for ConnectionLost {
     }
 }
 
-/// What has arrived.
+/// Reads frames.
 pub(super) struct FrameReader {
     decoder: Decoder,
-    /// Room for large frames, in KiB, shared by all connections.
+    /// The budget for large frames, in KiB, shared by all connections.
     budget: Option<Arc<Semaphore>>,
     room: Option<OwnedSemaphorePermit>,
     moved_at: Instant,
 }
 
 impl FrameReader {
-    /// For frames of up to `max` bytes, and no more large ones at a time than `budget` has room for.
+    /// Reads frames of up to `max` bytes; large ones within `budget`.
     pub(super) fn new(max: usize, budget: Option<Arc<Semaphore>>) -> Self {
         Self {
             decoder: Decoder::new(max),
@@ -57,7 +57,8 @@ impl FrameReader {
         }
     }
 
-    /// The next message, and the room it takes until that is dropped; or `None` at the end. Can be dropped and called again.
+    /// The next message with its share of the budget, or `None` at the end of the stream.
+    /// Cancel-safe.
     pub(super) async fn next<T: DeserializeOwned>(
         &mut self,
         from: &mut (impl AsyncRead + Unpin),
@@ -72,11 +73,11 @@ impl FrameReader {
                 && let Some(budget) = &self.budget
             {
                 let kib = u32::try_from(missing.div_ceil(1024)).unwrap_or(u32::MAX);
-                // Never closed; and a frame within the bound fits into the budget.
+                // The semaphore is never closed, and a frame within the limit fits into the budget.
                 self.room = Arc::clone(budget).acquire_many_owned(kib).await.ok();
                 self.moved_at = Instant::now();
             }
-            // No more than has been announced and found room for, and grown with what comes.
+            // Reserve no more than was announced and granted; grow with what arrives.
             self.decoder.buffer().reserve(missing.clamp(4096, SMALL));
             if from.read_buf(self.decoder.buffer()).await? == 0 {
                 return match self.decoder.is_empty() {
@@ -88,21 +89,22 @@ impl FrameReader {
         }
     }
 
-    /// Starts the clock anew, for a reader that has made the other side wait.
+    /// Restarts the stall timer, after the reader itself has made the peer wait.
     pub(super) fn touch(&mut self) {
         self.moved_at = Instant::now();
     }
 
-    /// When the frame that has begun must have gone on.
+    /// When the frame in progress must have continued.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (!self.decoder.is_empty()).then(|| self.moved_at + STALLED)
     }
 }
 
-/// Frames that wait to be written, each with something that is to hear of it: `T` is dropped unheard when the frame was not written.
+/// A queue of frames to write, each with a value: dropped if the frame was not written, returned if
+/// it was.
 pub(super) struct FrameWriter<T> {
     frames: VecDeque<(Vec<u8>, T)>,
-    /// How much of the first one is written.
+    /// The written part of the first frame.
     written: usize,
     bytes: usize,
     moved_at: Instant,
@@ -134,12 +136,12 @@ impl<T> FrameWriter<T> {
         self.frames.len()
     }
 
-    /// How many bytes wait.
+    /// The number of queued bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Writes some of it; gives back what belonged to the frames that are written now. Can be dropped and called again.
+    /// Writes some frames, and returns the values of those that are complete. Cancel-safe.
     pub(super) async fn write(&mut self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<Vec<T>> {
         let mut slices = [IoSlice::new(&[]); AT_ONCE];
         let mut skip = self.written;
@@ -169,13 +171,13 @@ impl<T> FrameWriter<T> {
         Ok(gone)
     }
 
-    /// When what waits must have gone on.
+    /// When the queued frames must have progressed.
     pub(super) fn deadline(&self) -> Option<Instant> {
         (!self.is_empty()).then(|| self.moved_at + STALLED)
     }
 }
 
-/// Waits for the earlier of two deadlines to pass.
+/// Waits for the earlier of two deadlines.
 pub(super) async fn stalled(a: Option<Instant>, b: Option<Instant>) {
     match a.into_iter().chain(b).min() {
         Some(at) => tokio::time::sleep_until(at).await,

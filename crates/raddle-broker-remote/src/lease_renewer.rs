@@ -1,5 +1,5 @@
-//! A worker's lease, over a connection of its own. It blocks, with deadlines, and needs no runtime: nothing the worker does with its
-//! other connection can hold it up.
+//! Renewal of a lease, over a connection of its engine_renewer. It blocks, with deadlines, and needs no
+//! runtime, so the worker's other connection cannot delay it.
 
 use std::{
     io::{self, Read, Write},
@@ -17,7 +17,7 @@ use raddle_model::{
 
 use super::{
     connection::{refused, welcome},
-    direct::Direct,
+    fallback::Fallback,
     protocol::{
         GREETING, MAX_REQUEST, ProtocolError, RenewalRequest, ToClient, ToServer, check_greeting,
     },
@@ -25,20 +25,20 @@ use super::{
 };
 use raddle_broker::{Call, Error, LeaseRenewer, LeaseStatus, Result};
 
-/// No read or write of a beat may take longer, however long the lease is.
+/// The limit for one read or write, however long the lease is.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Nor is a shorter one worth having.
+/// The lower limit.
 const SHORTEST: Duration = Duration::from_millis(500);
 
 pub(super) struct RemoteLeaseRenewer {
     path: PathBuf,
     worker: Tid,
     ttl: Duration,
-    /// Opened with the first beat: a worker that lives shorter than that need not pay for it.
+    /// Opened with the first renewal: a worker that lives shorter need not pay for it.
     stream: Option<UnixStream>,
-    direct: Option<Arc<Direct>>,
-    /// The heart of the engine itself, once there is no agent any more.
-    own: Option<Box<dyn LeaseRenewer>>,
+    fallback: Option<Arc<Fallback>>,
+    /// The engine's engine_renewer renewer, once the server is gone.
+    engine_renewer: Option<Box<dyn LeaseRenewer>>,
 }
 
 impl RemoteLeaseRenewer {
@@ -46,31 +46,31 @@ impl RemoteLeaseRenewer {
         path: PathBuf,
         worker: Tid,
         ttl: Duration,
-        direct: Option<Arc<Direct>>,
+        fallback: Option<Arc<Fallback>>,
     ) -> Self {
         Self {
             path,
             worker,
             ttl,
             stream: None,
-            direct,
-            own: None,
+            fallback,
+            engine_renewer: None,
         }
     }
 
-    /// The heart of the engine itself, if the calls of this worker go there already: a connection that waits for control words hears of the
-    /// agent's end at once.
-    fn own(&mut self) -> Option<&mut Box<dyn LeaseRenewer>> {
-        if self.own.is_none() {
-            let broker = self.direct.as_ref()?.opened()?;
-            self.own = Some(broker.lease_renewer(self.worker, self.ttl));
+    /// The engine's engine_renewer renewer if the worker's calls go to the engine already: the connection that
+    /// waits for commands notices the end of the server at once.
+    fn engine_renewer(&mut self) -> Option<&mut Box<dyn LeaseRenewer>> {
+        if self.engine_renewer.is_none() {
+            let broker = self.fallback.as_ref()?.opened()?;
+            self.engine_renewer = Some(broker.lease_renewer(self.worker, self.ttl));
         }
-        self.own.as_mut()
+        self.engine_renewer.as_mut()
     }
 
-    /// How long the agent may take to answer. Where there is another way, there has to be time left for it.
+    /// How long the server may take to reply. With a fallback there must be time left for it.
     fn patience(&self) -> Duration {
-        let patience = if self.direct.is_some() {
+        let patience = if self.fallback.is_some() {
             self.ttl / 4
         } else {
             self.ttl
@@ -91,10 +91,10 @@ impl RemoteLeaseRenewer {
         Ok(stream)
     }
 
-    /// Receives one message: one that was not asked for never follows.
+    /// Receives one message; none follows without a request.
     fn receive(&self, stream: &mut UnixStream) -> Result<ToClient> {
         let gone = |error: io::Error| socket::unreachable(&self.path, &error);
-        // A renewal has a short answer, and no server of ours says more.
+        // The reply to a renewal is short, and our servers send nothing longer.
         let mut decoder = Decoder::new(MAX_REQUEST);
         let mut piece = [0; 4096];
         loop {
@@ -113,7 +113,7 @@ impl RemoteLeaseRenewer {
         }
     }
 
-    /// One beat on a connection that is there. One at a time, so that the answer is to this one.
+    /// One renewal over an open connection. One at a time, so that the reply belongs to it.
     fn ask(&self, stream: &mut UnixStream, heartbeat: Heartbeat) -> Result<LeaseStatus> {
         let renewal = RenewalRequest {
             worker: self.worker,
@@ -125,7 +125,7 @@ impl RemoteLeaseRenewer {
             .write_all(&frame)
             .map_err(|error| socket::unreachable(&self.path, &error))?;
         match self.receive(stream)? {
-            ToClient::Renewed { pulse, .. } => Ok(pulse),
+            ToClient::Renewed { status, .. } => Ok(status),
             ToClient::Failed { error, .. } => Err(error),
             _ => Err(refused(&self.path, ProtocolError::Unexpected.to_string())),
         }
@@ -134,32 +134,36 @@ impl RemoteLeaseRenewer {
 
 impl LeaseRenewer for RemoteLeaseRenewer {
     fn renew(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
-        if let Some(own) = self.own() {
-            return own.renew(heartbeat);
+        if let Some(engine_renewer) = self.engine_renewer() {
+            return engine_renewer.renew(heartbeat);
         }
-        match (self.beat_by_agent(heartbeat), &self.direct) {
-            // One that was stopped (SIGSTOP) is there, and says nothing. The lease must not run out meanwhile.
-            (Err(Error::AgentGone { .. }), Some(direct)) => {
-                let mut own = direct.open_blocking()?.lease_renewer(self.worker, self.ttl);
-                let pulse = own.renew(heartbeat);
-                self.own = Some(own);
-                pulse
+        match (self.renew_over_socket(heartbeat), &self.fallback) {
+            // A server that is stopped (SIGSTOP) accepts connections and does not reply. The lease
+            // must not expire meanwhile.
+            (Err(Error::AgentGone { .. }), Some(fallback)) => {
+                let mut engine_renewer = fallback
+                    .open_blocking()?
+                    .lease_renewer(self.worker, self.ttl);
+                let status = engine_renewer.renew(heartbeat);
+                self.engine_renewer = Some(engine_renewer);
+                status
             }
-            (pulse, _) => pulse,
+            (status, _) => status,
         }
     }
 }
 
 impl RemoteLeaseRenewer {
-    fn beat_by_agent(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
-        // Taken out: a connection on which something went wrong may still bring the answer to an earlier beat.
+    fn renew_over_socket(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
+        // Taken out: after an error the connection may still deliver the reply to an earlier
+        // renewal.
         if let Some(mut stream) = self.stream.take() {
             let began = Instant::now();
             match self.ask(&mut stream, heartbeat) {
-                // The agent was replaced since the last beat. There is time for another try, and a beat can be said twice. After one that was not
-                // answered there is not.
+                // The server was replaced since the last renewal. There is time for another try,
+                // and renewals are idempotent. After a renewal without a reply there is no time.
                 Err(Error::AgentGone { .. })
-                    if self.direct.is_none() || began.elapsed() < self.patience() => {}
+                    if self.fallback.is_none() || began.elapsed() < self.patience() => {}
                 outcome => {
                     if !matches!(outcome, Err(Error::AgentGone { .. })) {
                         self.stream = Some(stream);
@@ -169,13 +173,13 @@ impl RemoteLeaseRenewer {
             }
         }
         let mut stream = self.open()?;
-        let pulse = self.ask(&mut stream, heartbeat);
+        let status = self.ask(&mut stream, heartbeat);
         if !matches!(
-            pulse,
+            status,
             Err(Error::AgentGone { .. } | Error::AgentRefused { .. })
         ) {
             self.stream = Some(stream);
         }
-        pulse
+        status
     }
 }

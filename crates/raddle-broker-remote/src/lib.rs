@@ -1,33 +1,37 @@
-//! A broker served to other processes of this machine over a Unix socket: the same traits, in another process.
+//! A broker served to other processes of one machine over a Unix socket: the same traits, in
+//! another process.
 //!
-//! A thousand one-shot workers then cost no thousand database connections, and a worker in a sandbox needs nothing but the socket.
+//! A thousand one-shot workers cost no thousand database connections in this way, and a worker in a
+//! sandbox needs nothing but the socket.
 //!
-//! | file | what |
+//! | file | content |
 //! | --- | --- |
-//! | `protocol.rs` | what is said: the greeting, frames, and a `Call` for every method |
-//! | `wire.rs` | frames on their way in and out, in a form that can be interrupted anywhere |
-//! | `socket.rs` | the socket file, and who may be at the other end |
-//! | `server.rs`, `session.rs`, `perform.rs` | [`BrokerServer`]: connections; one connection; one call |
-//! | `guests.rs` | what is left of a call for workers in containers, which are not trusted |
-//! | `serving.rs` | [`ServedBroker`]: an agent beside what else its process does |
-//! | `client.rs`, `link.rs` | [`Remote`]: the traits; one connection |
-//! | `direct.rs` | the engine itself, for a client that is to go on without the agent |
-//! | `renewer.rs` | a worker's lease, over a connection of its own |
+//! | `protocol.rs` | greeting, messages, and their limits |
+//! | `frames.rs` | cancellable reading and writing of frames |
+//! | `socket.rs` | the socket file, and the check of peers |
+//! | `server.rs`, `session.rs`, `dispatch.rs` | [`BrokerServer`]: connections; one connection; one call |
+//! | `container_clients.rs` | the restrictions of workers in containers, which are not trusted |
+//! | `served.rs` | [`ServedBroker`]: a server as a background task |
+//! | `client.rs`, `connection.rs` | [`Remote`]: the traits; one connection |
+//! | `fallback.rs` | the engine itself, for a client that outlives the server |
+//! | `lease_renewer.rs` | renewal of a lease, over a connection of its own |
 //!
-//! **What goes back.** A caller that drops its future sends a cancel; the server drops the broker's future, and what that had taken goes
-//! back as it does within one process. An answer to a claim that could not be written is given back by the server; one that arrives
-//! for a caller who is gone is given back by the client. A client that dies has all its calls dropped. Two answers can still be lost:
+//! **Undelivered claims.** A caller that drops its future sends a cancel; the server drops the
+//! broker's future, which releases claims as it does within one process. The server releases claims
+//! whose reply it could not write; the client releases claims whose caller is gone. If a client
+//! dies, all its calls are dropped. Two replies can still be lost:
 //!
-//! - Written to the socket, and never read by a client that was killed. The claim's owner is registered, and its lease, which nobody
-//!   renews any more, runs out: the task is taken back like any other of a dead worker.
-//! - Never written by a server that was killed after the engine had committed the claim. Its worker compares what it holds with what the broker
-//!   assigns to it, twice within its lease, and gives back what it knows nothing of.
+//! - Written to the socket, but never read by a client that was killed. The claims belong to a
+//!   registered worker whose lease expires, and are reclaimed.
+//! - Never written by a server that was killed after the engine had committed the claim. The worker
+//!   compares its tasks with those that the broker assigns to it, twice per lease, and releases the
+//!   ones that it does not know.
 
 mod client;
 mod connection;
 mod container_clients;
-mod direct;
 mod dispatch;
+mod fallback;
 mod frames;
 mod lease_renewer;
 mod protocol;

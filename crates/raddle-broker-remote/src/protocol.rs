@@ -1,12 +1,14 @@
-//! What client and server say to each other.
+//! The protocol between client and server.
 //!
-//! Both begin with eight bytes: seven that never change, and the version. The server adds one frame, a [`Welcome`] or the reason why not,
-//! and does so without waiting for the client. From then on there are [`ToServer`] and [`ToClient`] in the frames of [`raddle_model::frame`].
+//! Both sides begin with eight bytes: seven fixed ones and the version. The server adds one frame,
+//! a [`Welcome`] or the reason of a refusal, without waiting for the client. Then [`ToServer`] and
+//! [`ToClient`] messages follow in the frames of [`raddle_model::frame`].
 //!
-//! The client numbers its calls as it likes, and may have many under way; answers come in any order. Every call has exactly one answer,
-//! also when it is cancelled: a client that has cancelled must know whether the answer crossed its cancel.
+//! The client chooses the ids of its calls, and may have many in flight; replies come in any order.
+//! Every call gets exactly one reply, even if it is cancelled: the client must know whether the
+//! reply crossed its cancel.
 //!
-//! Each side reads the other as if it were hostile: what cannot be read ends the connection.
+//! Each side treats the other as hostile: invalid input closes the connection.
 
 use std::time::Duration;
 
@@ -15,8 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use raddle_broker::{Error, LeaseStatus, Reply};
 
-/// Raised with every change that the other side could misread. Another version is refused: the two programs are on one machine, and
-/// replacing one means to replace the other.
+/// Incremented with every change that the other side could misread. Another version is refused:
+/// both programs are on one machine and are upgraded together.
 pub(super) const VERSION: u8 = 12;
 const MAGIC: [u8; 7] = *b"raddle\n";
 /// The first bytes of either side.
@@ -24,17 +26,17 @@ pub(super) const GREETING: [u8; 8] = [
     MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], MAGIC[4], MAGIC[5], MAGIC[6], VERSION,
 ];
 
-/// The longest request: a few of the largest specs, or a batch of very many small ones.
+/// The longest request: a few specs of the maximum size, or a batch of many small ones.
 pub(super) const MAX_REQUEST: usize = 64 << 20;
-/// The longest answer: a list of some hundred thousand tasks. Servers are trusted with more than clients are.
-pub(super) const MAX_ANSWER: usize = 512 << 20;
+/// The longest reply: a list of some hundred thousand tasks. Servers are trusted more than clients.
+pub(super) const MAX_REPLY: usize = 512 << 20;
 
-/// A message from the client. `C` is a [`Call`](raddle_broker::Call), or a reference to one that is sent.
+/// A message from the client. `C` is a [`Call`](raddle_broker::Call), or a reference to one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToServer<C> {
-    /// Asks for what a method of the broker does.
+    /// A call of a broker method.
     Call { id: u64, call: C },
-    /// The caller does not wait for this call any more.
+    /// Cancels a call.
     Cancel { id: u64 },
     /// Renews the lease of a worker.
     Renew { id: u64, renewal: RenewalRequest },
@@ -44,51 +46,53 @@ pub(super) enum ToServer<C> {
 #[derive(Debug, Serialize, Deserialize)]
 #[expect(
     clippy::large_enum_variant,
-    reason = "one exists for the time of a call: a box would cost an allocation for each"
+    reason = "short-lived: a box would cost an allocation per call"
 )]
 pub(super) enum ToClient {
-    /// The end of the greeting.
+    /// Ends the greeting.
     Welcome(Welcome),
-    /// The end of the greeting, and of the connection, and why.
+    /// Refuses the connection, with the reason.
     Refused(String),
-    /// What a call returned.
+    /// The result of a call.
     Done { id: u64, reply: Reply },
-    /// What a renewal returned.
-    Renewed { id: u64, pulse: LeaseStatus },
-    /// The error that a call or a renewal returned.
+    /// The result of a renewal.
+    Renewed { id: u64, status: LeaseStatus },
+    /// The error of a call or a renewal.
     Failed { id: u64, error: Error },
-    /// The call was dropped, as asked for.
+    /// The call was cancelled.
     Cancelled { id: u64 },
 }
 
-/// Why a client is refused for now. It may come again.
-pub(super) const BUSY: &str = "it has as many connections as it can serve";
+/// The reason of a temporary refusal.
+pub(super) const BUSY: &str = "it serves as many connections as it can";
 
-/// What can be wrong with what the other side says.
+/// A violation of the protocol.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProtocolError {
-    #[error("something else than Raddle speaks there")]
+    #[error("the peer is not Raddle")]
     Foreign,
-    #[error("version {0} is spoken there, and {VERSION} here: run the same raddle on both sides")]
+    #[error(
+        "the peer has protocol version {0}, this program {VERSION}: run the same raddle on both sides"
+    )]
     Version(u8),
     #[error("two calls have the id {0}")]
     Twice(u64),
-    #[error("more calls at a time than were agreed on")]
+    #[error("more concurrent calls than agreed")]
     TooMany,
-    #[error("an answer that was not asked for")]
+    #[error("a reply without a call")]
     Unexpected,
     #[error(transparent)]
     Frame(#[from] frame::FrameError),
 }
 
-/// What the server says when it takes a connection.
+/// The server's first message to an accepted client.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Welcome {
-    /// How many calls may be under way at a time.
+    /// The limit of concurrent calls.
     pub(super) in_flight: u32,
 }
 
-/// A beat of a worker's heart.
+/// A renewal of a worker's lease.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct RenewalRequest {
     pub(super) worker: Tid,
@@ -96,7 +100,7 @@ pub(super) struct RenewalRequest {
     pub(super) heartbeat: Heartbeat,
 }
 
-/// Reads the first bytes of the other side.
+/// Checks the first bytes of the other side.
 pub(super) fn check_greeting(bytes: &[u8; 8]) -> Result<(), ProtocolError> {
     let [magic @ .., version] = bytes;
     if *magic != MAGIC {
@@ -136,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_with_everything_arrives_as_it_was_sent() {
+    fn a_full_spec_survives_a_round_trip() {
         let mut spec = TaskSpec::command(["a", "", "ü"]);
         spec.args = vec![json!([1, -1, 1.5, u64::MAX, null, {"a": [true]}])];
         spec.kwargs.insert("k".into(), json!("v"));
@@ -173,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn output_travels_as_bytes() {
+    fn output_is_encoded_as_bytes() {
         let now = jiff::Timestamp::UNIX_EPOCH;
         let report = AttemptReport {
             exit: ExitStatus::NotFound {
@@ -204,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_arrive_with_their_variant_and_their_text() {
+    fn errors_keep_variant_and_text() {
         let queue: QueueName = "raddle.dead".parse().unwrap();
         let path = || "/tmp/x".into();
         let reason = || String::from("r");
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn greetings_of_others_are_told_apart() {
+    fn tells_foreign_greetings_from_other_versions() {
         assert!(check_greeting(&GREETING).is_ok());
         assert!(matches!(
             check_greeting(b"raddle\n\xff"),
@@ -312,7 +316,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_a_reader_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let mut decoder = Decoder::new(MAX_REQUEST);
             let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
             decoder.push(&framed);

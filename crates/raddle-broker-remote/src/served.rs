@@ -1,4 +1,4 @@
-//! An agent that runs beside what else its process does.
+//! A server as a background task.
 
 use std::{path::Path, sync::Arc};
 
@@ -14,12 +14,12 @@ pub struct ServedBroker {
 }
 
 impl ServedBroker {
-    /// Takes the socket at `path`, as [`BrokerServer::bind`] does, and serves there.
+    /// Binds the socket at `path` like [`BrokerServer::bind`], and serves.
     pub async fn start(path: &Path, broker: Arc<dyn Broker>) -> Result<Self> {
         Self::start_with(path, broker, Options::default()).await
     }
 
-    /// As [`start`](Self::start), with bounds of one's own.
+    /// Like [`start`](Self::start), with options.
     pub async fn start_with(
         path: &Path,
         broker: Arc<dyn Broker>,
@@ -31,7 +31,7 @@ impl ServedBroker {
         Ok(Self { stop, task })
     }
 
-    /// Stops, and returns when the socket is gone and nothing is left of any connection.
+    /// Stops, and returns when the socket is removed and all connections are closed.
     pub async fn stop(self) {
         drop(self.stop);
         let _ = self.task.await;

@@ -1,4 +1,4 @@
-//! The serving side: accepts connections, and gives back what could not be delivered.
+//! The server: accepts connections, and releases claims that could not be delivered.
 
 use std::{future::Future, io, path::Path, sync::Arc, time::Duration};
 
@@ -18,19 +18,21 @@ use super::{
 };
 use raddle_broker::{Broker, Error, Release, Result};
 
-/// How much an agent takes on.
+/// Options of a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// How many connections at a time. A worker has two, one of them for its lease; whoever comes after that is told to come later.
+    /// The limit of connections. A worker has two, one of them for its lease. Further clients are
+    /// told to come later.
     pub connections: u32,
-    /// How many calls at a time on each connection. Clients wait before they exceed it.
+    /// The limit of concurrent calls per connection, which clients observe.
     pub in_flight: u32,
-    /// Whom it is for, if it is for workers that are not trusted. Otherwise it serves its own user and root, with all there is.
-    pub guests: Option<Arc<ContainerClients>>,
+    /// Restrictions for container workers, which are not trusted. Without them the server serves
+    /// its own user and root without limits.
+    pub container_clients: Option<Arc<ContainerClients>>,
 }
 
-/// Serves a broker at a socket. See the [module](super) for what holds.
+/// Serves a broker at a socket. See the [module](super) for its guarantees.
 pub struct BrokerServer {
     listener: UnixListener,
     bound: BoundSocket,
@@ -38,22 +40,22 @@ pub struct BrokerServer {
     returning: JoinHandle<()>,
 }
 
-/// What all connections share.
+/// State that all connections share.
 pub(super) struct ServerState {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,
-    /// Room for large requests, in KiB.
+    /// The budget for large requests, in KiB.
     pub(super) budget: Arc<Semaphore>,
     pub(super) returns: ReturnSender,
 }
 
-/// All large requests together that are read or carried out at a time.
+/// The sum of large requests that are read or performed at a time.
 const BUDGET: usize = 4 * MAX_REQUEST;
-/// How long calls that are under way may take once the agent is to end.
+/// How long calls may go on after shutdown.
 pub(super) const DRAIN: Duration = Duration::from_secs(2);
-/// After the system has refused a connection, most often because there are too many open files.
+/// The pause after a failed accept, most often because of too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// For how long tasks that go back are tried again, when the broker cannot take them: longer than it waits for a lock.
+/// How long releasing undelivered claims is retried: longer than a broker waits for its lock.
 const RETURN_PATIENCE: Duration = Duration::from_secs(90);
 const RETURN_PAUSE: Duration = Duration::from_millis(250);
 
@@ -62,33 +64,33 @@ impl Default for Options {
         Self {
             connections: 4096,
             in_flight: 1024,
-            guests: None,
+            container_clients: None,
         }
     }
 }
 
 impl Options {
-    /// The other user who is served.
+    /// The user of the containers, if another than this one.
     fn guest(&self) -> Option<u32> {
-        self.guests.as_ref()?.uid
+        self.container_clients.as_ref()?.uid
     }
 
-    /// Serves these alone.
-    pub fn with_guests(self, guests: Option<ContainerClients>) -> Self {
+    /// Restricts the server to container workers.
+    pub fn with_container_clients(self, container_clients: Option<ContainerClients>) -> Self {
         Self {
-            guests: guests.map(Arc::new),
+            container_clients: container_clients.map(Arc::new),
             ..self
         }
     }
 }
 
 impl BrokerServer {
-    /// Takes the socket at `path`, in a directory that exists. One that a dead server has left behind is replaced.
+    /// Binds the socket at `path`, in an existing directory. Replaces the socket of a dead server.
     pub async fn bind(path: &Path, broker: Arc<dyn Broker>) -> Result<Self> {
         Self::bind_with(path, broker, Options::default()).await
     }
 
-    /// As [`bind`](Self::bind), with bounds of one's own.
+    /// Like [`bind`](Self::bind), with options.
     pub async fn bind_with(path: &Path, broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
         let (listener, bound) = socket::bind(path, options.guest()).await?;
         let refuse = |error: io::Error| Error::Socket {
@@ -97,7 +99,7 @@ impl BrokerServer {
         };
         let listener = UnixListener::from_std(listener).map_err(refuse)?;
         let (returns, returned) = mpsc::unbounded_channel();
-        // Apart from what `run` does, so that dropping that leaves it to end by itself, once all that was to go back has.
+        // A task of its own, so that it releases all claims even if `run` is dropped.
         let returning = tokio::spawn(give_back(Arc::clone(&broker), returned));
         let budget = Arc::new(Semaphore::new(BUDGET / 1024));
         Ok(Self {
@@ -113,8 +115,8 @@ impl BrokerServer {
         })
     }
 
-    /// Serves until `shutdown` is over. By then the socket is gone, calls that were under way have had a moment to end, and nothing is
-    /// left of any connection.
+    /// Serves until `shutdown` resolves. When this returns, the socket is removed, running calls
+    /// have had a moment to end, and all connections are closed.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self {
             listener,
@@ -133,13 +135,13 @@ impl BrokerServer {
                             let session = Session::new(Arc::clone(&shared)).run(stream, is_down.clone());
                             sessions.spawn(async move {
                                 if let Err(error) = session.await {
-                                    tracing::warn!(peer, %error, "a client was given up");
+                                    tracing::warn!(peer, %error, "closed the connection of a client");
                                 }
                             });
                         }
                     }
                     Err(error) => {
-                        tracing::error!(%error, "no connection can be accepted");
+                        tracing::error!(%error, "cannot accept a connection");
                         sleep(ACCEPT_PAUSE).await;
                     }
                 },
@@ -147,7 +149,7 @@ impl BrokerServer {
                 () = &mut shutdown => break,
             }
         }
-        // The name first: whoever comes from here on is to find that nobody serves, or somebody else.
+        // Remove the socket first, so that new clients find no server, or its successor.
         drop(bound);
         drop(listener);
         let _ = down.send(true);
@@ -157,36 +159,36 @@ impl BrokerServer {
         drop(shared);
         if timeout(RETURN_PATIENCE, returning).await.is_err() {
             tracing::error!(
-                "tasks that were not delivered could not be given back: their workers' leases hold them"
+                "could not release tasks that were not delivered: they stay leased until their workers' leases expire"
             );
         }
     }
 }
 
-/// Whether to serve a client; its process id if so.
+/// Decides whether to serve a client; returns its process id.
 fn admit(stream: &UnixStream, options: &Options, sessions: usize) -> Option<i32> {
     let peer = match stream.peer_cred() {
         Ok(peer) => peer,
         Err(error) => {
-            tracing::warn!(%error, "a client was refused: the system does not say who it is");
+            tracing::warn!(%error, "refused a client: its user is unknown");
             return None;
         }
     };
     let (pid, uid) = (peer.pid().unwrap_or(0), peer.uid());
-    if !socket::may_ask(uid) && options.guest() != Some(uid) {
-        tracing::warn!(pid, uid, "a client was refused: it is another user's");
-        refuse(stream, "it serves its own user and root alone");
+    if !socket::is_allowed_peer(uid) && options.guest() != Some(uid) {
+        tracing::warn!(pid, uid, "refused a client: it runs as another user");
+        refuse(stream, "it serves only its own user and root");
         return None;
     }
     if sessions >= options.connections as usize {
-        tracing::warn!(pid, sessions, "a client was refused: there are too many");
+        tracing::warn!(pid, sessions, "refused a client: too many connections");
         refuse(stream, super::protocol::BUSY);
         return None;
     }
     Some(pid)
 }
 
-/// Gives tasks back, until nobody is left who could send any.
+/// Releases undelivered claims until all senders are gone.
 async fn give_back(broker: Arc<dyn Broker>, mut returned: mpsc::UnboundedReceiver<Vec<Release>>) {
     while let Some(batch) = returned.recv().await {
         let deadline = Instant::now() + RETURN_PATIENCE;
@@ -197,7 +199,7 @@ async fn give_back(broker: Arc<dyn Broker>, mut returned: mpsc::UnboundedReceive
                     sleep(RETURN_PAUSE).await
                 }
                 Err(error) => {
-                    tracing::error!(%error, "tasks that were not delivered could not be given back");
+                    tracing::error!(%error, "could not release tasks that were not delivered");
                     break;
                 }
             }

@@ -1,4 +1,4 @@
-//! One connection, as the server has it: one task, which reads, writes, and has a task for each call that is under way.
+//! One connection of the server: one task reads and writes, and each running call is a task.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -24,13 +24,13 @@ use super::{
 };
 use raddle_broker::{Call, Error, Result};
 
-/// While so many bytes of answers wait for a client to read them, nothing more is read from it, and no call is begun.
+/// While this many bytes of replies wait to be read, no request is read and no call is begun.
 const BACKLOG: usize = 16 << 20;
-/// How many calls that do not wait for anything are carried out at a time. A client that asks for a lot and reads slowly costs so many
-/// answers beyond the backlog. More would not be faster: it is enough to keep an engine's commits in groups.
+/// The limit of concurrent non-blocking calls. It bounds the replies beyond the backlog for a
+/// client that reads slowly. More calls would not be faster: this is enough for group commits.
 const AT_ONCE: usize = 32;
-/// How long the agent, once it is to end, waits for a client to go on. One that has just been told of the end of a worker has a question
-/// or two left, and the worker may be the one that serves it.
+/// How long shutdown waits for the client's next request. A client that was just told of the end of
+/// a worker has a query or two left, and the worker may be the one that serves it.
 const LINGER: Duration = Duration::from_millis(150);
 
 pub(super) struct Session {
@@ -38,47 +38,47 @@ pub(super) struct Session {
     inbox: FrameReader,
     outbox: FrameWriter<Option<UndeliveredTasks>>,
     running: JoinSet<EncodedReply>,
-    /// The calls that run, by the id that the client gave them.
+    /// Running calls by the client's id.
     calls: HashMap<u64, RunningCall>,
-    /// The calls that have not begun.
+    /// Calls that have not begun.
     queued: VecDeque<QueuedCall>,
-    /// How many of those that run do not wait.
+    /// The number of running non-blocking calls.
     busy: usize,
-    /// The same, by the id of their task.
+    /// Ids of running calls by their task.
     ids: HashMap<task::Id, u64>,
-    chest: RenewerCache,
-    /// The client, if it is not trusted.
-    guest: Option<Arc<ContainerClient>>,
+    renewer_cache: RenewerCache,
+    /// The restrictions of a client that is not trusted.
+    container_client: Option<Arc<ContainerClient>>,
 }
 
 struct RunningCall {
     abort: AbortHandle,
-    /// Whether it may wait for something to happen.
+    /// Whether it is a blocking call.
     waits: bool,
 }
 
 struct QueuedCall {
     id: u64,
-    asked: CallInput,
+    input: CallInput,
     room: Option<OwnedSemaphorePermit>,
 }
 
-/// Tells a client why it is not served, and no more.
+/// Tells a client why it is refused.
 pub(super) fn refuse(stream: &UnixStream, reason: &str) {
     let mut greeting = GREETING.to_vec();
     greeting.extend(encode(&ToClient::Refused(reason.into())));
-    // The buffer of a new connection has room for it.
+    // The socket buffer of a new connection has room for it.
     let _ = stream.try_write(&greeting);
 }
 
 impl Session {
     pub(super) fn new(shared: Arc<ServerState>) -> Self {
         let inbox = FrameReader::new(MAX_REQUEST, Some(Arc::clone(&shared.budget)));
-        let guest = shared
+        let container_client = shared
             .options
-            .guests
+            .container_clients
             .clone()
-            .map(|guests| Arc::new(ContainerClient::new(guests)));
+            .map(|container_clients| Arc::new(ContainerClient::new(container_clients)));
         Self {
             shared,
             inbox,
@@ -88,13 +88,13 @@ impl Session {
             queued: VecDeque::new(),
             busy: 0,
             ids: HashMap::new(),
-            chest: RenewerCache::default(),
-            guest,
+            renewer_cache: RenewerCache::default(),
+            container_client,
         }
     }
 
-    /// Serves until the client leaves or `shutdown` says so. Returning drops all that is under way: calls and undelivered answers, which
-    /// is how what they had taken goes back.
+    /// Serves until the client disconnects or `shutdown` resolves. Returning drops all running
+    /// calls and undelivered replies, which releases their claims.
     pub(super) async fn run(
         mut self,
         mut stream: UnixStream,
@@ -110,7 +110,7 @@ impl Session {
             _ = shutdown.wait_for(|down| *down) => return Ok(()),
         };
         check_greeting(&greeting)?;
-        // When the connection is closed by us, at the latest, and unless the client asks for something before.
+        // The latest end of the shutdown, extended by further requests.
         let (mut closing, mut quiet) = (None, None);
         loop {
             self.begin_queued();
@@ -155,8 +155,8 @@ impl Session {
         Ok(to.write_all(&encode(&welcome)).await?)
     }
 
-    /// Whether nothing is under way but calls that wait. Those have nothing to finish: their clients find the connection closed, and
-    /// ask whoever serves after us.
+    /// Whether only blocking calls run. They need not finish: their clients find the connection
+    /// closed, and call the next server.
     fn is_quiet(&self) -> bool {
         self.busy == 0 && self.queued.is_empty() && self.outbox.is_empty()
     }
@@ -166,9 +166,9 @@ impl Session {
         message: ToServer<Call>,
         room: Option<OwnedSemaphorePermit>,
     ) -> Result<(), ProtocolError> {
-        let (id, asked) = match message {
+        let (id, input) = match message {
             ToServer::Call { id, call } => (id, CallInput::Call(call)),
-            ToServer::Renew { id, renewal } => (id, CallInput::Beat(renewal)),
+            ToServer::Renew { id, renewal } => (id, CallInput::Renew(renewal)),
             ToServer::Cancel { id } => {
                 if let Some(at) = self.queued.iter().position(|queued| queued.id == id) {
                     self.queued.remove(at);
@@ -176,11 +176,11 @@ impl Session {
                 } else if let Some(call) = self.calls.get(&id) {
                     call.abort.abort();
                 }
-                // One that is neither has been answered: the two have crossed.
+                // Neither running nor queued: the reply and the cancel have crossed.
                 return Ok(());
             }
         };
-        // Tasks that a client gives back come on top of the calls that were agreed on.
+        // Releases come on top of the agreed number of calls.
         if self.running.len() + self.queued.len() + self.outbox.len()
             >= 2 * self.shared.options.in_flight as usize
         {
@@ -189,9 +189,9 @@ impl Session {
         if self.calls.contains_key(&id) || self.queued.iter().any(|queued| queued.id == id) {
             return Err(ProtocolError::Twice(id));
         }
-        let queued = QueuedCall { id, asked, room };
-        // One that waits may do so for an hour: it has no turn to wait for, and takes none.
-        if queued.asked.max_wait().is_zero() {
+        let queued = QueuedCall { id, input, room };
+        // A blocking call may take an hour, so it neither waits for a turn nor takes one.
+        if queued.input.max_wait().is_zero() {
             self.queued.push_back(queued);
         } else {
             self.begin(queued);
@@ -199,7 +199,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins calls, as long as there is room for their answers.
+    /// Begins queued calls while there is room for their replies.
     fn begin_queued(&mut self) {
         while self.busy < AT_ONCE
             && self.outbox.bytes() < BACKLOG
@@ -210,13 +210,24 @@ impl Session {
     }
 
     fn begin(&mut self, queued: QueuedCall) {
-        let QueuedCall { id, asked, room } = queued;
-        let waits = !asked.max_wait().is_zero();
+        let QueuedCall { id, input, room } = queued;
+        let waits = !input.max_wait().is_zero();
         self.busy += usize::from(!waits);
         let (broker, returns) = (Arc::clone(&self.shared.broker), self.shared.returns.clone());
-        let (chest, guest) = (Arc::clone(&self.chest), self.guest.clone());
+        let (renewer_cache, container_client) = (
+            Arc::clone(&self.renewer_cache),
+            self.container_client.clone(),
+        );
         let abort = self.running.spawn(async move {
-            let answer = perform(broker, asked, id, chest, guest.as_deref(), returns).await;
+            let answer = perform(
+                broker,
+                input,
+                id,
+                renewer_cache,
+                container_client.as_deref(),
+                returns,
+            )
+            .await;
             drop(room);
             answer
         });
@@ -238,7 +249,7 @@ impl Session {
                 self.outbox.push(encode(&ToClient::Cancelled { id }), None)
             }
             Err(error) => {
-                tracing::error!(%error, "a call of a client has failed badly");
+                tracing::error!(%error, "a call of a client panicked");
                 self.outbox.push(answer(id, Err(Error::Closed)), None);
             }
         }

@@ -1,8 +1,9 @@
-//! The socket file, and who may be at the other end of a connection.
+//! The socket file, and the check of peers.
 //!
-//! The file has mode 0600 from its first moment, and belongs to whoever serves, or to a guest who is served. It is made, replaced and removed under a lock on its directory,
-//! so that of two servers that start at once one sees the other. A name that is something else than a dead socket is left alone; a
-//! link is something else, wherever it points.
+//! The file has mode 0600 from the start, and belongs to the serving user, or to the user of the
+//! containers. It is created, replaced and removed under a lock on its directory, so that of two
+//! servers that start at once one sees the other. Only a dead socket is replaced; anything else
+//! with that name is left alone, even a link to a dead socket.
 
 use std::{
     io,
@@ -25,23 +26,24 @@ use tokio::time::Instant;
 
 use raddle_broker::{Error, Result};
 
-/// The longest name of a socket: `sun_path` has 108 bytes, the last of which ends it.
+/// The longest path of a socket: `sun_path` has 108 bytes including the final NUL.
 const MAX_PATH: usize = 107;
-/// How many connections may wait to be accepted. The kernel has a bound of its own, which is lower on old ones.
+/// The length of the accept queue. Old kernels have a lower limit.
 const BACKLOG: i32 = 4096;
-/// Binding takes less than a millisecond: whoever holds the directory for longer is not a server that starts.
+/// Binding takes less than a millisecond: a process that locks the directory for longer is not a
+/// starting server.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// A socket that is listened on. Its file is removed with it.
+/// A listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub(super) struct BoundSocket {
     path: PathBuf,
-    /// Device and inode, by which the file is known to be this one.
+    /// Device and inode of the file, to recognise it.
     file: (u64, u64),
 }
 
-/// Makes the socket, for `guest` if one is to be served besides this user.
+/// Creates the socket; with `guest` it belongs to that user.
 pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListener, BoundSocket)> {
     let refuse = |reason: String| Error::Socket {
         path: path.into(),
@@ -49,7 +51,7 @@ pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListene
     };
     let address = address(path).map_err(&refuse)?;
     let lock = lock_directory(path).await?;
-    clear_the_way(path, &address)?;
+    remove_dead_socket(path, &address)?;
     let make = || -> io::Result<(UnixListener, BoundSocket)> {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
@@ -57,13 +59,14 @@ pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListene
             SocketFlags::CLOEXEC,
             None,
         )?;
-        // Before it has a name: the file takes its mode from here, so that there is no moment in which others could open it.
+        // Before `bind`: the file takes its mode from here, so that no other user can open it in
+        // between.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-        // Does not follow a link in the last place: a name that is taken is taken.
+        // `bind` does not follow a symbolic link: an existing name is an error.
         rustix::net::bind(&socket, &address)?;
         let found = path.symlink_metadata()?;
         if found.mode() & 0o777 != 0o600 {
-            // The umask has taken what its owner needs.
+            // The umask may have removed permissions of the owner.
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         }
         let bound = BoundSocket {
@@ -71,7 +74,7 @@ pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListene
             file: (found.dev(), found.ino()),
         };
         if guest.is_some_and(|uid| uid != geteuid().as_raw()) {
-            // Whoever serves is root then, who may do everything with it all the same. Not through a link.
+            // Only root gets here, and can access the file anyway. Do not follow a link.
             std::os::unix::fs::lchown(path, guest, None)?;
         }
         rustix::net::listen(&socket, BACKLOG)?;
@@ -84,10 +87,11 @@ pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListene
     made
 }
 
-/// Removes the file, unless another has taken its place.
+/// Removes the file, unless another one has its name.
 impl Drop for BoundSocket {
     fn drop(&mut self) {
-        // Without the lock when it cannot be had at once: then another server starts here, which replaces the file or fails on it.
+        // Without the lock if it is taken: then another server is starting, which replaces the file
+        // or fails because of it.
         let _lock = open_directory(&self.path).ok().filter(|directory| {
             rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive).is_ok()
         });
@@ -101,12 +105,12 @@ impl Drop for BoundSocket {
     }
 }
 
-/// The name as the system takes it. The error is for people.
+/// The address of a path; the error is for users.
 pub(super) fn address(path: &Path) -> Result<SocketAddrUnix, String> {
     let len = path.as_os_str().len();
     if len > MAX_PATH {
         return Err(format!(
-            "its path has {len} bytes, and a socket's can have {MAX_PATH}: use a shorter one"
+            "its path has {len} bytes, more than the {MAX_PATH} of a socket: use a shorter one"
         ));
     }
     if path.as_os_str().as_bytes().contains(&0) {
@@ -133,7 +137,7 @@ async fn lock_directory(path: &Path) -> Result<rustix::fd::OwnedFd> {
         reason,
     };
     let directory = open_directory(path).map_err(|error| match error {
-        rustix::io::Errno::NOENT => refuse("its directory does not exist: make it first".into()),
+        rustix::io::Errno::NOENT => refuse("its directory does not exist: create it first".into()),
         error => refuse(format!(
             "its directory cannot be opened: {}",
             io::Error::from(error)
@@ -161,8 +165,8 @@ async fn lock_directory(path: &Path) -> Result<rustix::fd::OwnedFd> {
     }
 }
 
-/// Removes a socket that nobody listens on; refuses everything else that has the name.
-fn clear_the_way(path: &Path, address: &SocketAddrUnix) -> Result<()> {
+/// Removes a dead socket; fails for anything else with that name.
+fn remove_dead_socket(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     let refuse = |reason: String| {
         Err(Error::Socket {
             path: path.into(),
@@ -176,7 +180,7 @@ fn clear_the_way(path: &Path, address: &SocketAddrUnix) -> Result<()> {
     };
     if !found.file_type().is_socket() {
         return refuse(
-            "something that is not a socket has this name: name another, or move it away".into(),
+            "a file that is not a socket has this name: choose another, or move it away".into(),
         );
     }
     let probe = || {
@@ -186,25 +190,25 @@ fn clear_the_way(path: &Path, address: &SocketAddrUnix) -> Result<()> {
         rustix::net::connect(&socket, address)
     };
     match probe() {
-        // A queue that is full has somebody who owns it.
+        // A full accept queue has a live owner.
         Ok(()) | Err(rustix::io::Errno::AGAIN) => {
-            refuse("another process serves there: stop it, or name another".into())
+            refuse("another process serves there: stop it, or choose another path".into())
         }
         Err(rustix::io::Errno::CONNREFUSED) => match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => refuse(format!(
-                "a socket that nobody listens on cannot be removed: {error}"
-            )),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                refuse(format!("cannot remove a dead socket: {error}"))
+            }
             _ => Ok(()),
         },
         Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(error) => refuse(format!(
-            "whether somebody serves there cannot be told: {}",
+            "cannot tell whether a process serves there: {}",
             io::Error::from(error)
         )),
     }
 }
 
-/// Connects, and blocks for no longer than `patience` then and in every read and write after.
+/// Connects; neither that nor any later read or write blocks for longer than `patience`.
 pub(super) fn connect_blocking(path: &Path, patience: Duration) -> Result<UnixStream> {
     let address = address(path).map_err(|reason| Error::AgentRefused {
         path: path.into(),
@@ -223,21 +227,21 @@ pub(super) fn connect_blocking(path: &Path, patience: Duration) -> Result<UnixSt
         Ok(UnixStream::from(socket))
     };
     let stream = open().map_err(|error| unreachable(path, &error))?;
-    let server = user_at(&stream).map_err(|error| unreachable(path, &error))?;
+    let server = peer_uid(&stream).map_err(|error| unreachable(path, &error))?;
     check_server(path, server)?;
     Ok(stream)
 }
 
-/// The user at the other end. Who is in another process namespace, as whoever serves a container is, has no number here: what takes
-/// every process to have one cannot be asked.
-fn user_at(stream: &UnixStream) -> io::Result<u32> {
+/// The user of the peer. `SO_PEERCRED` also works if the peer is in another PID namespace, where
+/// tokio's variant fails because the peer has no process id here.
+fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
     let mut found = libc::ucred {
         pid: 0,
         uid: 0,
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: both pointers are to values of ours, and the second says how long the first is.
+    // SAFETY: both pointers are to local values, and the second holds the size of the first.
     let asked = unsafe {
         let place = (&raw mut found).cast();
         libc::getsockopt(
@@ -255,14 +259,14 @@ fn user_at(stream: &UnixStream) -> io::Result<u32> {
     }
 }
 
-/// Why nobody answers.
+/// Maps a failed connection to an error.
 pub(super) fn unreachable(path: &Path, error: &io::Error) -> Error {
     let reason = match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            "nobody serves there: 'raddle worker start --serve PATH' does".to_owned()
+            "no process serves there: 'raddle worker start --serve PATH' does".to_owned()
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "it did not answer in time".to_owned()
+            "it did not reply in time".to_owned()
         }
         io::ErrorKind::UnexpectedEof
         | io::ErrorKind::ConnectionReset
@@ -282,18 +286,19 @@ pub(super) fn unreachable(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// Whether a client may be served: it is the same user, or root.
-pub(super) fn may_ask(client: u32) -> bool {
+/// Whether a client may be served: it runs as the same user, or as root.
+pub(super) fn is_allowed_peer(client: u32) -> bool {
     client == geteuid().as_raw() || client == Uid::ROOT.as_raw()
 }
 
-/// Whether tasks may be entrusted to a server: in a directory that others can write to, anybody could have put a socket there.
+/// Refuses a server of another user: in a directory that others can write to, anyone could have
+/// placed a socket.
 pub(super) fn check_server(path: &Path, server: u32) -> Result<()> {
     let me = geteuid();
     if server == me.as_raw() || server == Uid::ROOT.as_raw() || me.is_root() {
         return Ok(());
     }
-    let reason = format!("it is run by user {server}, and not by you or root");
+    let reason = format!("it runs as user {server}, which is neither you nor root");
     Err(Error::AgentRefused {
         path: path.into(),
         reason,

@@ -1,4 +1,4 @@
-//! State that every command shares: the broker, and the output mode.
+//! State that all commands share: the broker, and the output mode.
 
 use std::{
     env,
@@ -27,7 +27,7 @@ use crate::{
 /// remove variables with this prefix from the environment of tasks.
 pub(crate) const AGENT: &str = "RADDLE_INTERNAL_AGENT";
 
-/// State that every command shares.
+/// State that all commands share.
 pub(crate) struct Context {
     /// The project, which names the broker.
     pub(crate) project: Project,
@@ -40,14 +40,15 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Finds the project.
     pub(crate) fn new(global: &Global) -> Outcome<Self> {
-        Ok(Self::of(
+        Ok(Self::for_project(
             global,
-            Project::find(global.queue_url.as_deref(), &project::here()?)?,
+            Project::find(global.queue_url.as_deref(), &project::current_directory()?)?,
         ))
     }
 
-    /// Refuses a broker that no other process can reach.
+    /// Finds the project. Refuses a broker that no other process can reach.
     pub(crate) fn shared(global: &Global) -> Outcome<Self> {
         let context = Self::new(global)?;
         context.check_shared()?;
@@ -55,7 +56,7 @@ impl Context {
     }
 
     /// Makes the context of a project that was found already.
-    pub(crate) fn of(global: &Global, project: Project) -> Self {
+    pub(crate) fn for_project(global: &Global, project: Project) -> Self {
         let agent = env::var_os(AGENT).map(PathBuf::from);
         // The spawner reports the end of its workers.
         let quiet = global.quiet || env::var_os(WARM_VARIABLE).is_some();
@@ -70,36 +71,37 @@ impl Context {
     /// Refuses a broker that no other process can reach.
     pub(crate) fn check_shared(&self) -> Outcome<()> {
         if self.project.url == BrokerUrl::Memory {
-            Err(Failure::memory())
+            Err(Failure::memory_broker())
         } else {
             Ok(())
         }
     }
 
     /// Opens the broker, and creates it if it does not exist.
-    pub(crate) async fn broker(&self) -> Outcome<Arc<dyn Broker>> {
+    pub(crate) async fn open_broker(&self) -> Outcome<Arc<dyn Broker>> {
         Ok(connect(&self.project.url).await?)
     }
 
     /// Opens the broker for a worker. Waits while the disk is too full to open it.
-    pub(crate) async fn broker_of_worker(&self) -> Outcome<Arc<dyn Broker>> {
-        self.open_for_work(&self.project.url).await
+    pub(crate) async fn open_for_worker(&self) -> Outcome<Arc<dyn Broker>> {
+        self.open_when_space(&self.project.url).await
     }
 
-    /// Opens the broker for a service. It waits without limit for a server that is not there yet,
-    /// or is away later. A service in the background does not wait for the first connection: the
+    /// Opens the broker for a service. It waits without limit for a server that cannot be reached,
+    /// at the start or later. A service in the background does not wait for its first connection: the
     /// command that started it waits for its id.
-    pub(crate) async fn broker_of_service(&self) -> Outcome<Arc<dyn Broker>> {
+    pub(crate) async fn open_for_service(&self) -> Outcome<Arc<dyn Broker>> {
         if self.project.url.has_password() {
             // Tasks may be processes of the same user, and could read the URL with its password
             // from this process.
             raddle_runner::deny_inspection();
         }
-        self.open_for_work(&self.project.url.clone().patient(!is_background()))
+        self.open_when_space(&self.project.url.clone().patient(!is_background()))
             .await
     }
 
-    async fn open_for_work(&self, url: &BrokerUrl) -> Outcome<Arc<dyn Broker>> {
+    /// Opens the broker, through the spawner if there is one. Waits while the disk is full.
+    async fn open_when_space(&self, url: &BrokerUrl) -> Outcome<Arc<dyn Broker>> {
         let open = || async move {
             match &self.agent {
                 Some(path) => {
@@ -111,31 +113,31 @@ impl Context {
         Ok(wait_for_space(raddle_broker::Error::is_out_of_space, open).await?)
     }
 
-    /// Opens the broker for a command that only reads. A broker that does not exist is an error and
-    /// is not created: an empty answer would hide that this is the wrong directory.
-    pub(crate) async fn open_read_only(&self) -> Outcome<Arc<dyn Broker>> {
+    /// Opens an existing broker. A broker that does not exist is not created: an empty answer would
+    /// hide that this is the wrong directory.
+    pub(crate) async fn open_existing(&self) -> Outcome<Arc<dyn Broker>> {
         match self.absent_database() {
             Some(_) => Err(Failure::Usage(format!(
                 "no broker at {}: {}",
                 self.project.url,
                 self.missing_broker_message()
             ))),
-            None => self.broker().await,
+            None => self.open_broker().await,
         }
     }
 
-    /// Says that the database does not exist, and what to do.
+    /// The message that the database does not exist, and what to do.
     pub(crate) fn missing_broker_message(&self) -> String {
         let create = "'raddle submit' and 'raddle worker start' create it";
         match &self.project.source {
-            Source::Asked => {
+            Source::Explicit => {
                 format!("the file does not exist. Check --queue-url and QUEUE_URL; {create}")
             }
             Source::File(path) => format!(
                 "the file that {} names does not exist; {create}",
                 path.display()
             ),
-            Source::Here => match self.project.enclosing() {
+            Source::CurrentDirectory => match self.project.parent_project() {
                 Some(above) => {
                     let above = above.display();
                     format!(
@@ -149,25 +151,25 @@ impl Context {
         }
     }
 
-    /// The path of the database, if the broker is one and it was never created. A database that was
-    /// deleted has left its WAL; opening it reports that.
+    /// The path of the database, if the broker is SQLite and was never created. A deleted database
+    /// leaves its WAL; opening it reports that.
     pub(crate) fn absent_database(&self) -> Option<&Path> {
         self.project
             .database()
             .filter(|path| Sqlite::is_missing(path))
     }
 
-    /// Whether this is a worker of a spawner.
-    pub(crate) fn is_warm(&self) -> bool {
+    /// Whether a spawner started this worker.
+    pub(crate) fn is_spawned(&self) -> bool {
         self.agent.is_some()
     }
 
-    /// Prints data: the value with `--json`, otherwise the text, which has its line ends.
+    /// Prints data: the value with `--json`, otherwise the text, which includes line ends.
     pub(crate) fn show(&self, value: &impl Serialize, text: impl FnOnce() -> String) -> Outcome {
         if self.json {
-            output::json(value)?
+            output::print_json(value)?
         } else {
-            output::raw(text().as_bytes())?
+            output::print_raw(text().as_bytes())?
         }
         Ok(0)
     }

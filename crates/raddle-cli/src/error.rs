@@ -50,7 +50,7 @@ impl<T, E: fmt::Display> OrFail<T> for Result<T, E> {
 
 impl Failure {
     /// Returns the exit code.
-    pub(crate) fn code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => USAGE,
             Self::TimedOut(_) => TIMED_OUT,
@@ -63,21 +63,19 @@ impl Failure {
     pub(crate) fn print(&self, json: bool) {
         match self {
             Self::ClosedPipe => {}
-            _ if json => print_json(&self.to_string(), self.code()),
+            _ if json => print_json(&self.to_string(), self.exit_code()),
             _ => output::eprint(&self.to_string()),
         }
     }
 
     /// The error for a `mem://` broker where several processes need one.
-    pub(crate) fn memory() -> Self {
+    pub(crate) fn memory_broker() -> Self {
         let use_instead = "use it with 'raddle run', or name a file that others can open with --queue-url sqlite:PATH";
-        Self::Usage(format!(
-            "mem:// lives in one process and is gone with it: {use_instead}"
-        ))
+        Self::Usage(format!("mem:// exists only in one process: {use_instead}"))
     }
 
     /// The error for a failed write of data.
-    pub(crate) fn writing(error: &io::Error) -> Self {
+    pub(crate) fn from_write_error(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Self::ClosedPipe,
             _ => Self::Raddle(format!("cannot write the output: {error}")),
@@ -88,7 +86,7 @@ impl Failure {
 /// Prints an error as one line of JSON with `error`, `hint` and `exit_code`.
 pub(crate) fn print_json(message: &str, code: u8) {
     let (error, hint) = split_hint(message);
-    output::json_to_stderr(&serde_json::json!({ "error": error, "hint": hint, "exit_code": code }));
+    output::eprint_json(&serde_json::json!({ "error": error, "hint": hint, "exit_code": code }));
 }
 
 /// Splits a message into the error and the hint: the part that names a command or a flag.
@@ -115,7 +113,7 @@ impl fmt::Display for Failure {
             Self::Usage(message) | Self::TimedOut(message) | Self::Raddle(message) => {
                 f.write_str(message)
             }
-            Self::ClosedPipe => f.write_str("nobody reads what is written"),
+            Self::ClosedPipe => f.write_str("stdout is closed"),
         }
     }
 }
@@ -144,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hint_is_what_names_a_command_or_a_flag() {
+    fn a_hint_is_the_part_that_names_a_command_or_a_flag() {
         for (message, expected) in [
             (
                 "task 1 is created: wait for it with --wait",

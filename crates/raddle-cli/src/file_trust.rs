@@ -1,6 +1,8 @@
-//! Checks the owner of project files. A file found in a directory decides what is run, and as which
-//! user: in a directory that other users can write to, such as `/tmp`, any of them could have left
-//! it. A path named with `--queue-url` was not found, and is not checked.
+//! Checks the owner of project files.
+//!
+//! A project file decides which commands run. In a directory that other users can write to, such as
+//! `/tmp`, any of them could have created it. A path that the user names with `--queue-url` is not
+//! checked.
 
 use std::{
     env,
@@ -40,7 +42,7 @@ pub(crate) fn read(path: &Path) -> Outcome<Option<String>> {
     }
     check_owner(path, &found)?;
     if found.len() > MAX_FILE_BYTES {
-        return Err(unreadable(&"it is too long for a project file"));
+        return Err(unreadable(&"it is too large for a project file"));
     }
     let mut text = String::new();
     file.take(MAX_FILE_BYTES)
@@ -57,8 +59,8 @@ pub(crate) enum DirectoryAccess {
     Closed,
 }
 
-/// Refuses a path that belongs to another user, or a link to one. Returns `None` if nothing is
-/// there.
+/// Refuses a path that belongs to another user, or a link to one. Returns `None` if it does not
+/// exist.
 pub(crate) fn check(path: &Path) -> Outcome<Option<DirectoryAccess>> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -98,8 +100,8 @@ fn check_owner(path: &Path, found: &Metadata) -> Outcome<()> {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "{} belongs to user {owner}, and what is found there would be done as you (user {me}): if you trust it, name the database with \
-         --queue-url sqlite:PATH; if not, have a raddle.toml of your own in your directory",
+        "{} belongs to user {owner}, and its commands would run as you (user {me}): if you trust it, name the database with \
+         --queue-url sqlite:PATH; if not, create a raddle.toml in your own directory",
         path.display()
     )))
 }
@@ -114,12 +116,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_trusts_oneself_and_root_and_root_its_caller() {
+    fn trusts_the_user_root_and_under_sudo_the_caller() {
         assert!(is_trusted(1000, 1000, || None));
         assert!(is_trusted(0, 1000, || None));
         assert!(
             !is_trusted(1001, 1000, || Some(1001)),
-            "who is not root was not called by anybody"
+            "SUDO_UID counts only under root"
         );
         assert!(!is_trusted(1000, 0, || None));
         assert!(is_trusted(1000, 0, || Some(1000)));

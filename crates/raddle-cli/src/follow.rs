@@ -1,4 +1,4 @@
-//! Waits for tasks, and shows their output.
+//! Waits for tasks.
 
 use raddle_broker::{Broker, TaskUpdate};
 pub(crate) use raddle_client::explain::{EXPLAIN_AFTER, PrintedReasons, announce_wait};
@@ -16,23 +16,23 @@ use crate::{
     spec,
 };
 
-/// Refuses to wait for the task that this process belongs to, or for one that waits for it.
-pub(crate) async fn refuse_own(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
-    if is_within(broker, spec::own_task(), tid).await? {
-        Err(recursive(tid))
+/// Refuses to wait for the task that this process belongs to, or for an ancestor of it.
+pub(crate) async fn check_not_within(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
+    if is_within(broker, spec::current_task(), tid).await? {
+        Err(recursive_wait(tid))
     } else {
         Ok(())
     }
 }
 
-/// The error for a wait that would never end.
-pub(crate) fn recursive(tid: Tid) -> Failure {
-    let reason = "this command is part of it, and would wait for its own end";
+/// The error for a wait that would wait for itself.
+pub(crate) fn recursive_wait(tid: Tid) -> Failure {
+    let reason = "this command is part of the task, and would wait for itself";
     Failure::Usage(format!("cannot follow task {tid}: {reason}"))
 }
 
 /// The messages about output that the broker could not keep.
-pub(crate) fn lost(progress: &TaskUpdate) -> impl Iterator<Item = &str> {
+pub(crate) fn lost_output_notes(progress: &TaskUpdate) -> impl Iterator<Item = &str> {
     let lost = progress
         .events
         .iter()
@@ -40,7 +40,7 @@ pub(crate) fn lost(progress: &TaskUpdate) -> impl Iterator<Item = &str> {
     lost.map(|event| event.detail.as_deref().unwrap_or(OUTPUT_LOST))
 }
 
-/// Runs `work`, which waits for a task, and prints meanwhile why the task does not run.
+/// Runs `work`, which waits for a task. Meanwhile it prints why the task does not run.
 pub(crate) async fn explain_while<T>(
     context: &Context,
     broker: &dyn Broker,
@@ -52,7 +52,7 @@ pub(crate) async fn explain_while<T>(
 }
 
 /// Waits until a task is finished, without reading its output.
-pub(crate) async fn until_finished(
+pub(crate) async fn wait_until_finished(
     broker: &dyn Broker,
     tid: Tid,
     deadline: Option<Instant>,
@@ -68,7 +68,7 @@ pub(crate) async fn until_finished(
     if state.is_terminal() {
         return Ok(state);
     }
-    let hint = "'raddle task explain' says what it waits for";
+    let hint = "'raddle task explain' shows why";
     Err(Failure::TimedOut(format!(
         "task {tid} is still {state}: {hint}"
     )))

@@ -14,13 +14,13 @@ use crate::error::{OrFail, Outcome};
 pub(crate) struct Interrupts {
     interrupt: Signal,
     terminate: Signal,
-    /// Absent under `nohup`, which ignores it.
+    /// `None` under `nohup`, which ignores the signal.
     hangup: Option<Signal>,
-    /// Absent in the background of a shell without job control, which ignores it.
+    /// `None` in the background of a shell without job control, which ignores the signal.
     quit: Option<Signal>,
 }
 
-/// The kind of a signal, for commands that treat them differently.
+/// The kind of a signal, for commands that distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InterruptSignal {
     /// From the user at a terminal: `SIGINT`, `SIGQUIT`, or `SIGHUP` when the terminal is gone.
@@ -31,7 +31,7 @@ pub(crate) enum InterruptSignal {
 
 impl Interrupts {
     /// Installs the handlers: from now on these signals do not end the process.
-    pub(crate) fn catch() -> Outcome<Self> {
+    pub(crate) fn install() -> Outcome<Self> {
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
@@ -45,9 +45,9 @@ impl Interrupts {
         self.next_kind().await;
     }
 
-    /// Waits until `starting` is done. After a signal, it has `START_WITHIN` left; returns `None`
-    /// if that is not enough.
-    pub(crate) async fn start<T>(
+    /// Waits until `starting` is done. After a signal it has `START_WITHIN` left. Returns `None` if
+    /// it takes longer.
+    pub(crate) async fn start_unless_interrupted<T>(
         &mut self,
         shutdown: &Shutdown,
         starting: impl Future<Output = T>,
@@ -67,27 +67,27 @@ impl Interrupts {
         tokio::select! {
             _ = self.interrupt.recv() => InterruptSignal::Interrupt,
             _ = self.terminate.recv() => InterruptSignal::Terminate,
-            _ = if_any(self.hangup.as_mut().map(Signal::recv)) => InterruptSignal::Interrupt,
-            _ = if_any(self.quit.as_mut().map(Signal::recv)) => InterruptSignal::Interrupt,
+            _ = wait_if_some(self.hangup.as_mut().map(Signal::recv)) => InterruptSignal::Interrupt,
+            _ = wait_if_some(self.quit.as_mut().map(Signal::recv)) => InterruptSignal::Interrupt,
         }
     }
 }
 
-/// How long a start may take after a signal. A start that waits for disk space takes longer.
+/// How long a start may take after a signal. A start that waits for disk space is abandoned then.
 const START_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ctrl-Z (`SIGTSTP`). Absent where it is ignored.
+/// Ctrl-Z (`SIGTSTP`). `None` where the signal is ignored.
 pub(crate) struct Suspensions(Option<Signal>);
 
 impl Suspensions {
     /// Installs the handler: from now on this signal does not stop the process.
-    pub(crate) fn catch() -> Outcome<Self> {
+    pub(crate) fn install() -> Outcome<Self> {
         listen_unless_ignored(SignalKind::from_raw(raddle_runner::SUSPEND)).map(Self)
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
-        if_any(self.0.as_mut().map(Signal::recv)).await;
+        wait_if_some(self.0.as_mut().map(Signal::recv)).await;
     }
 }
 
@@ -103,8 +103,8 @@ fn listen_unless_ignored(kind: SignalKind) -> Outcome<Option<Signal>> {
     }
 }
 
-/// Awaits a future if there is one; otherwise waits for ever.
-pub(crate) async fn if_any<T>(future: Option<impl Future<Output = T>>) -> T {
+/// Awaits the future. Without a future it waits for ever.
+pub(crate) async fn wait_if_some<T>(future: Option<impl Future<Output = T>>) -> T {
     match future {
         Some(future) => future.await,
         None => std::future::pending().await,

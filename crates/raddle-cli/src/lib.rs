@@ -28,7 +28,7 @@ mod worker;
 
 /// Whether a program that starts with this argument must call [`run`], although no user typed it.
 pub fn is_internal(argument: &std::ffi::OsStr) -> bool {
-    argument == raddle_container::task::LEASH
+    argument == raddle_container::task::SUPERVISOR_ARGUMENT
 }
 
 /// The commands and options, for the generators of the reference and of manual pages.
@@ -46,9 +46,9 @@ pub fn run() -> u8 {
     #[cfg(feature = "docker")]
     if std::env::args_os()
         .nth(1)
-        .is_some_and(|argument| argument == raddle_container::task::LEASH)
+        .is_some_and(|argument| argument == raddle_container::task::SUPERVISOR_ARGUMENT)
     {
-        return raddle_container::task::leash_main();
+        return raddle_container::task::container_supervisor_main();
     }
     let cli = match args::parse() {
         Ok(cli) => cli,
@@ -78,7 +78,7 @@ pub fn run() -> u8 {
         Ok(code) => code,
         Err(failure) => {
             failure.print(json);
-            failure.code()
+            failure.exit_code()
         }
     }
 }

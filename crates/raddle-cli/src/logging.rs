@@ -9,29 +9,29 @@ use crate::args::Global;
 /// Whether stderr has JSON lines.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// The log that the flags and `RADDLE_LOG` ask for. `default` is the level without either.
-pub(crate) fn chosen(global: &Global, default: Option<&str>, format: Format) -> Option<Log> {
-    let by_flags = match (global.quiet, global.verbose) {
+/// The log that the flags and `RADDLE_LOG` select. `default` is the level without either.
+pub(crate) fn select_log(global: &Global, default: Option<&str>, format: Format) -> Option<Log> {
+    let level = match (global.quiet, global.verbose) {
         (true, _) => Some("error"),
         (false, 0) => default,
         (false, 1) => Some("info"),
         (false, 2) => Some("debug"),
         (false, _) => Some("trace"),
     };
-    let filter = filter_of_environment().or(by_flags.map(str::to_owned))?;
+    let filter = filter_of_environment().or(level.map(str::to_owned))?;
     Some(Log { filter, format })
 }
 
-/// Starts logging as the flags and `RADDLE_LOG` ask. `default` is the level without either.
+/// Starts the log that the flags and `RADDLE_LOG` select. `default` is the level without either.
 pub(crate) fn start(global: &Global, default: Option<&str>, format: Format) {
     IS_JSON.store(format == Format::Json, Ordering::Relaxed);
-    if let Some(log) = chosen(global, default, format) {
+    if let Some(log) = select_log(global, default, format) {
         log.start();
     }
 }
 
-/// A message to the user as a line of the log, where that is JSON.
-pub(crate) fn as_json(message: &str) -> Option<String> {
+/// Formats a message to the user as a line of the log, if the log is JSON.
+pub(crate) fn json_line(message: &str) -> Option<String> {
     if !IS_JSON.load(Ordering::Relaxed) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Serves metrics, and sends spans.
+//! The metrics server and the span exporter of a service.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ const PUBLIC: &str = "--metrics-public";
 pub(crate) struct Instrumented {
     server: Option<Server>,
     serving: Option<Serving>,
-    /// Absent where neither metrics nor spans are asked for: nothing is counted then.
-    pub(crate) book: Option<Arc<Metrics>>,
+    /// `None` if neither metrics nor spans are wanted: then nothing is counted.
+    pub(crate) metrics: Option<Arc<Metrics>>,
     #[cfg(feature = "otlp")]
     spans: Option<otlp::SpanSender>,
 }
@@ -59,7 +59,7 @@ impl Instrumented {
         Ok(Self {
             server,
             serving: None,
-            book: is_instrumented.then(|| Arc::new(Metrics::new(recorder))),
+            metrics: is_instrumented.then(|| Arc::new(Metrics::new(recorder))),
             #[cfg(feature = "otlp")]
             spans,
         })
@@ -70,22 +70,22 @@ impl Instrumented {
         self.server.as_ref().map(Server::url)
     }
 
-    /// Wraps the broker in a `MeteredBroker`, if metrics or spans are asked for.
-    pub(crate) fn observed(&self, broker: Arc<dyn Broker>) -> Arc<dyn Broker> {
-        match &self.book {
-            Some(book) => Arc::new(MeteredBroker::new(broker, Arc::clone(book))),
+    /// Wraps the broker in a `MeteredBroker`, if metrics or spans are wanted.
+    pub(crate) fn meter_broker(&self, broker: Arc<dyn Broker>) -> Arc<dyn Broker> {
+        match &self.metrics {
+            Some(metrics) => Arc::new(MeteredBroker::new(broker, Arc::clone(metrics))),
             None => broker,
         }
     }
 
-    /// Starts to serve the page, if metrics are asked for.
-    pub(crate) fn show(&mut self, page: impl FnOnce(Arc<Metrics>) -> Router) {
-        if let (Some(server), Some(book)) = (self.server.take(), &self.book) {
-            self.serving = Some(server.serve(page(Arc::clone(book))));
+    /// Serves the page, if metrics are wanted.
+    pub(crate) fn serve_page(&mut self, page: impl FnOnce(Arc<Metrics>) -> Router) {
+        if let (Some(server), Some(metrics)) = (self.server.take(), &self.metrics) {
+            self.serving = Some(server.serve(page(Arc::clone(metrics))));
         }
     }
 
-    /// Sends the spans that are left, and stops.
+    /// Stops the server and sends the remaining spans.
     pub(crate) async fn close(self) {
         drop(self.serving);
         #[cfg(feature = "otlp")]
@@ -95,7 +95,7 @@ impl Instrumented {
     }
 }
 
-/// Binds an address. One beyond loopback needs `is_public`.
+/// Binds an address. An address beyond loopback needs `is_public`.
 pub(crate) async fn bind(address: Address, is_public: bool) -> Outcome<Server> {
     let address = address.allowed(is_public, PUBLIC).or_usage()?;
     let server = Server::bind(address).await;
@@ -103,10 +103,10 @@ pub(crate) async fn bind(address: Address, is_public: bool) -> Outcome<Server> {
 }
 
 /// The metrics of a worker.
-pub(crate) fn worker_page(book: Arc<Metrics>) -> Router {
+pub(crate) fn worker_page(metrics: Arc<Metrics>) -> Router {
     raddle_web::metrics(move || {
         let mut page = MetricsPage::default();
-        book.show(&mut page);
+        metrics.show(&mut page);
         std::future::ready(page.into_text())
     })
 }
@@ -114,11 +114,11 @@ pub(crate) fn worker_page(book: Arc<Metrics>) -> Router {
 /// The metrics of a spawner, and of its broker.
 pub(crate) fn spawner_page(
     spawner: SpawnerHandle,
-    book: Arc<Metrics>,
+    metrics: Arc<Metrics>,
     queue: QueueExporter,
 ) -> Router {
     queue_page(queue, move |page| {
-        show_spawner(page, &spawner.snapshot(), &book)
+        show_spawner(page, &spawner.snapshot(), &metrics)
     })
 }
 

@@ -24,32 +24,32 @@ pub(crate) fn shows_colours() -> bool {
 }
 
 /// Writes one line of data.
-pub(crate) fn line(text: impl AsRef<str>) -> Outcome<()> {
-    let mut whole = text.as_ref().to_owned();
-    whole.push('\n');
-    raw(whole.as_bytes())
+pub(crate) fn print_line(text: impl AsRef<str>) -> Outcome<()> {
+    let mut line = text.as_ref().to_owned();
+    line.push('\n');
+    print_raw(line.as_bytes())
 }
 
 /// Writes a value as one line of JSON.
-pub(crate) fn json(value: &impl Serialize) -> Outcome<()> {
+pub(crate) fn print_json(value: &impl Serialize) -> Outcome<()> {
     let text =
-        serde_json::to_string(value).expect("what is shown has string keys and finite numbers");
-    line(text)
+        serde_json::to_string(value).expect("printed values have string keys and finite numbers");
+    print_line(text)
 }
 
 /// Writes data as it is.
-pub(crate) fn raw(bytes: &[u8]) -> Outcome<()> {
+pub(crate) fn print_raw(bytes: &[u8]) -> Outcome<()> {
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(bytes)
         .and_then(|()| stdout.flush())
-        .map_err(|e| Failure::writing(&e))
+        .map_err(|e| Failure::from_write_error(&e))
 }
 
 /// Forwards a task's output to stdout or stderr.
-pub(crate) fn pass_on(stream: OutputStream, bytes: &[u8]) -> Outcome<()> {
+pub(crate) fn forward(stream: OutputStream, bytes: &[u8]) -> Outcome<()> {
     match stream {
-        OutputStream::Stdout => raw(bytes),
+        OutputStream::Stdout => print_raw(bytes),
         OutputStream::Stderr => {
             // A closed stderr is not an error: the task goes on for its stdout.
             let _ = io::stderr().lock().write_all(bytes);
@@ -59,21 +59,20 @@ pub(crate) fn pass_on(stream: OutputStream, bytes: &[u8]) -> Outcome<()> {
 }
 
 /// Writes a value as one line of JSON to stderr.
-pub(crate) fn json_to_stderr(value: &impl Serialize) {
+pub(crate) fn eprint_json(value: &impl Serialize) {
     let text =
-        serde_json::to_string(value).expect("what is shown has string keys and finite numbers");
+        serde_json::to_string(value).expect("printed values have string keys and finite numbers");
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
 /// Prints an error to stderr.
 pub(crate) fn eprint(message: &str) {
-    // Names come from specs and command lines: escape control characters, which could move the
-    // cursor.
-    if let Some(line) = crate::logging::as_json(message) {
+    // Names come from specs and command lines. Control characters in them could move the cursor.
+    if let Some(line) = crate::logging::json_line(message) {
         let _ = writeln!(io::stderr().lock(), "{line}");
         return;
     }
-    let tame = |c: char| {
+    let replace_control = |c: char| {
         if c.is_control() && c != '\n' {
             '\u{fffd}'
         } else {
@@ -83,6 +82,6 @@ pub(crate) fn eprint(message: &str) {
     let _ = writeln!(
         io::stderr().lock(),
         "raddle: {}",
-        message.chars().map(tame).collect::<String>()
+        message.chars().map(replace_control).collect::<String>()
     );
 }

@@ -1,14 +1,14 @@
 //! Ends the process after a panic on any thread or task.
 //!
 //! A worker without the thread that renews its lease, or without the task that writes its results,
-//! would hold its tasks and do nothing. A worker that is gone is noticed within a second, and its
+//! would hold its tasks and do nothing. The death of a worker is noticed within a second, and its
 //! tasks are reclaimed.
 
 use std::{panic, process};
 
-/// Installs a hook that reports a panic as usual, and then ends the process with this code. Not for
-/// runners, which report panics of their functions.
-pub(crate) fn ends_the_process(code: u8) {
+/// Installs a hook that reports a panic as usual, and then exits with this code. Not for runners,
+/// which report panics of their functions.
+pub(crate) fn exit_on_panic(code: u8) {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
         report(info);
@@ -25,11 +25,11 @@ mod tests {
 
     const MARK: &str = "RADDLE_TEST_PANIC";
 
-    /// The test starts itself again, because it checks the end of a process.
+    /// The test runs itself as a child process, because it checks an exit code.
     #[test]
-    fn a_panic_on_a_thread_that_nobody_waits_for_ends_the_process() {
+    fn a_panic_on_a_detached_thread_ends_the_process() {
         if env::var_os(MARK).is_some() {
-            ends_the_process(RADDLE);
+            exit_on_panic(RADDLE);
             thread::spawn(|| panic!("a thread that is needed is gone"));
             thread::sleep(Duration::from_secs(30));
             return;

@@ -1,8 +1,8 @@
-//! Progress bars on stderr. They are hidden where stderr is no terminal.
+//! Progress bars on stderr, hidden unless stderr is a terminal.
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
-/// A bar that counts submitted tasks, of a total if it is known.
+/// A bar that counts submitted tasks, with the total if it is known.
 pub(crate) fn submitted(total: Option<u64>, is_wanted: bool) -> ProgressBar {
     match total {
         _ if !is_wanted => ProgressBar::hidden(),

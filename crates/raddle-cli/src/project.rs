@@ -32,11 +32,11 @@ pub(crate) struct Project {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// `--queue-url` or `QUEUE_URL`.
-    Asked,
+    Explicit,
     /// A `raddle.toml`.
     File(PathBuf),
-    /// By nothing: the current directory.
-    Here,
+    /// The default: the current directory.
+    CurrentDirectory,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -49,31 +49,31 @@ struct File {
 }
 
 impl Project {
-    /// Finds the broker from the directory `here`.
-    pub(crate) fn find(asked: Option<&str>, here: &Path) -> Outcome<Self> {
+    /// Finds the broker: `url`, or the project of this directory.
+    pub(crate) fn find(url: Option<&str>, directory: &Path) -> Outcome<Self> {
         // Scripts unset QUEUE_URL by making it empty.
-        if let Some(text) = asked.filter(|text| !text.is_empty()) {
+        if let Some(text) = url.filter(|text| !text.is_empty()) {
             return Ok(Self {
-                url: parse(text, here).or_usage()?,
-                source: Source::Asked,
+                url: parse(text, directory).or_usage()?,
+                source: Source::Explicit,
             });
         }
-        for directory in here.ancestors() {
-            let path = directory.join(FILE);
-            if let Some(project) = Self::of_file(path)? {
+        for ancestor in directory.ancestors() {
+            let path = ancestor.join(FILE);
+            if let Some(project) = Self::from_file(path)? {
                 return Ok(project);
             }
         }
-        check_embedded(here)?;
+        check_database_owner(directory)?;
         Ok(Self {
-            url: embedded(here),
-            source: Source::Here,
+            url: default_url(directory),
+            source: Source::CurrentDirectory,
         })
     }
 
     /// The broker that a file names, or the one beside it. Returns `None` if the file does not
     /// exist.
-    pub(crate) fn of_file(path: PathBuf) -> Outcome<Option<Self>> {
+    pub(crate) fn from_file(path: PathBuf) -> Outcome<Option<Self>> {
         let Some(text) = file_trust::read(&path)? else {
             return Ok(None);
         };
@@ -82,10 +82,10 @@ impl Project {
             toml::from_str(&text).map_err(|e| e.message().trim_end().to_owned());
         let url = match file.or_usage_at(path.display())?.queue_url {
             Some(url) => parse(&url, directory).or_usage_at(path.display())?,
-            None => embedded(directory),
+            None => default_url(directory),
         };
-        if url == embedded(directory) {
-            check_embedded(directory)?;
+        if url == default_url(directory) {
+            check_database_owner(directory)?;
         }
         Ok(Some(Self {
             url,
@@ -101,10 +101,11 @@ impl Project {
         }
     }
 
-    /// The nearest directory above the database's that has an embedded broker.
-    pub(crate) fn enclosing(&self) -> Option<&Path> {
-        let here = self.raddle_dir()?.parent()?;
-        here.ancestors()
+    /// The nearest directory above that of the database that has a default database.
+    pub(crate) fn parent_project(&self) -> Option<&Path> {
+        let directory = self.raddle_dir()?.parent()?;
+        directory
+            .ancestors()
             .skip(1)
             .find(|above| above.join(DIRECTORY).join(DATABASE).is_file())
     }
@@ -117,12 +118,13 @@ impl Project {
     }
 }
 
-fn embedded(directory: &Path) -> BrokerUrl {
+/// The URL of the default database of a directory.
+fn default_url(directory: &Path) -> BrokerUrl {
     BrokerUrl::Sqlite(directory.join(DIRECTORY).join(DATABASE))
 }
 
-/// Refuses a database that another user has put there.
-fn check_embedded(directory: &Path) -> Outcome<()> {
+/// Refuses a database that another user has created.
+fn check_database_owner(directory: &Path) -> Outcome<()> {
     let directory = directory.join(DIRECTORY);
     if let Some(DirectoryAccess::Open) = file_trust::check(&directory)? {
         file_trust::check(&directory.join(DATABASE))?;
@@ -131,10 +133,10 @@ fn check_embedded(directory: &Path) -> Outcome<()> {
 }
 
 /// The current directory.
-pub(crate) fn here() -> Outcome<PathBuf> {
+pub(crate) fn current_directory() -> Outcome<PathBuf> {
     env::current_dir().map_err(|e| {
         Failure::Usage(format!(
-            "cannot tell the current directory ({e}): change to one that exists"
+            "cannot read the current directory ({e}): change to one that exists"
         ))
     })
 }
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_word_wins() {
+    fn the_most_specific_setting_wins() {
         let root = tempfile::tempdir().unwrap();
         let deep = root.path().join("a/b");
         fs::create_dir_all(&deep).unwrap();
@@ -164,7 +166,10 @@ mod tests {
         let here = Project::find(None, &deep).unwrap();
         assert_eq!(
             (here.url.clone(), here.source.clone()),
-            (at(&deep.join(".raddle/raddle.db")), Source::Here)
+            (
+                at(&deep.join(".raddle/raddle.db")),
+                Source::CurrentDirectory
+            )
         );
         assert_eq!(here.raddle_dir(), Some(deep.join(".raddle").as_path()));
 
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_something_else_is_named() {
+    fn an_invalid_file_is_named() {
         let root = tempfile::tempdir().unwrap();
         for text in [
             "queue_ulr = 'mem://'",

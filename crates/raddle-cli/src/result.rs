@@ -10,11 +10,11 @@ use crate::{context::Context, error::Outcome, output};
 pub(crate) async fn print(broker: &dyn Broker, task: &TaskView) -> Outcome<()> {
     for stream in OutputStream::BOTH {
         copy_output(broker, task.tid, task.attempt, stream, |bytes| {
-            output::pass_on(stream, bytes)
+            output::forward(stream, bytes)
         })
         .await?;
     }
-    return_value(task.report.as_ref()).map_or(Ok(()), output::json)
+    return_value(task.report.as_ref()).map_or(Ok(()), output::print_json)
 }
 
 /// Prints to stderr which output of the last attempt was not kept.

@@ -10,9 +10,8 @@ use crate::{
     tid,
 };
 
-/// The selected tasks; for a filter the oldest first, and those in `states` unless the filter names
-/// states.
-pub(crate) async fn select(
+/// Selects tasks. A filter gives the oldest first, and only those in `states` unless it names states.
+pub(crate) async fn select_tasks(
     broker: &dyn Broker,
     args: &SelectArgs,
     states: &[TaskState],
@@ -23,7 +22,7 @@ pub(crate) async fn select(
         .collect()
 }
 
-/// The same, with an error for each wrong id instead of one for all.
+/// Selects tasks, with an error for each wrong id.
 pub(crate) async fn select_each(
     broker: &dyn Broker,
     args: &SelectArgs,
@@ -31,18 +30,18 @@ pub(crate) async fn select_each(
 ) -> Outcome<Vec<Outcome<Tid>>> {
     if args.filter.is_empty() {
         if args.tids.is_empty() {
-            let how = "give ids, 'last', - for ids from standard input, or a filter such as --failed, --name or --batch";
-            return Err(Failure::Usage(format!("no task is named: {how}")));
+            let how = "give ids, 'last', - to read ids from standard input, or a filter such as --failed, --name or --batch";
+            return Err(Failure::Usage(format!("no task is selected: {how}")));
         }
         return tid::resolve_each(broker, &args.tids).await;
     }
-    let filter = filter(broker, &args.filter, states).await?;
+    let filter = build_filter(broker, &args.filter, states).await?;
     let found = matching_tids(broker, filter).await?;
     Ok(found.into_iter().map(Ok).collect())
 }
 
-/// The filter that the flags describe.
-pub(crate) async fn filter(
+/// Builds the filter of the flags.
+pub(crate) async fn build_filter(
     broker: &dyn Broker,
     args: &FilterArgs,
     states: &[TaskState],

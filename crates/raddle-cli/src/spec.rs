@@ -1,4 +1,4 @@
-//! Makes specs from flags and files.
+//! Specs from flags and files.
 
 use std::{
     env, fs,
@@ -20,18 +20,18 @@ use serde_json::Value;
 use crate::{
     args::{SpecArgs, TargetArgs},
     error::{Failure, OrFail, Outcome},
-    project::here,
+    project::current_directory,
 };
 
-/// Stands for the line or number of a task in a command.
+/// The placeholder for the line or number of a task in a command.
 const PLACEHOLDER: &str = "{}";
 /// The path of the `--out` directory inside a sandbox.
 const OUT: &str = "/out";
 /// The variable with the line or number of a task.
 pub(crate) const ITEM: &str = "RADDLE_ITEM";
 
-/// Makes a spec of the words of a command line: a command, or arguments of a routine or handler.
-pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> TaskSpec {
+/// Makes a spec from the words of a command line: a command, or arguments of a routine or handler.
+pub(crate) fn from_words(target: &TargetArgs, words: &[String]) -> TaskSpec {
     let target = match (&target.routine, &target.handler) {
         (Some(name), _) => Target::Routine(name.clone()),
         (None, Some(name)) => Target::Handler(name.clone()),
@@ -45,10 +45,10 @@ pub(crate) fn of_words(target: &TargetArgs, words: &[String]) -> TaskSpec {
     }
 }
 
-/// Applies the flags to `spec`, adds the trace of our environment unless it has one, and validates
-/// it.
-pub(crate) fn complete(spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
-    let mut spec = overlay(spec, flags)?;
+/// Applies the flags, adds the trace context of our environment unless the spec has one, and
+/// validates the spec.
+pub(crate) fn complete_spec(spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
+    let mut spec = apply_flags(spec, flags)?;
     // A malformed trace context is ignored, as the W3C standard says.
     if spec.traceparent.is_none()
         && let Some(Trace { parent, state }) = raddle_client::routine::trace()
@@ -61,7 +61,7 @@ pub(crate) fn complete(spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
 }
 
 /// Applies the flags to `spec`.
-pub(crate) fn overlay(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
+pub(crate) fn apply_flags(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec> {
     fn set<T: Clone>(key: &mut T, flag: &Option<T>) {
         if let Some(value) = flag {
             key.clone_from(value);
@@ -84,18 +84,16 @@ pub(crate) fn overlay(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec>
     spec.isolation_fallback |= flags.isolation_fallback;
     set(&mut spec.network, &flags.network);
     if flags.network == Some(NetworkPolicy::None) && spec.isolation() <= Isolation::Process {
-        // It is the default of a spec, so validation cannot refuse it. A user who writes the flag
-        // relies on it.
+        // Validation cannot refuse the default of a spec, but a user who writes the flag relies on it.
         return Err(Failure::Usage(
             "'network': means nothing without the isolation 'sandbox'".into(),
         ));
     }
-    spec.mounts.extend(mounts(flags)?);
-    // A routine, a handler and a sandbox have their own working directory, unless the user names
-    // one.
-    let has_own =
+    spec.mounts.extend(resolve_mounts(flags)?);
+    // Routines, handlers and sandboxes have their own working directory, unless the user names one.
+    let has_default =
         !matches!(spec.target, Target::Command(_)) || spec.isolation() > Isolation::Process;
-    let needs_directory = !has_own || directory.is_some();
+    let needs_directory = !has_default || directory.is_some();
     spec.cwd = needs_directory
         .then(|| working_directory(directory))
         .transpose()?;
@@ -105,7 +103,7 @@ pub(crate) fn overlay(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskSpec>
     // The flag counts retries, the spec counts attempts.
     set(
         &mut spec.retry.attempts,
-        &flags.retry.map(|again| again.saturating_add(1)),
+        &flags.retry.map(|retries| retries.saturating_add(1)),
     );
     set(&mut spec.retry.backoff, &flags.backoff);
     set(&mut spec.retry.base, &flags.retry_base);
@@ -169,14 +167,14 @@ pub(crate) fn read_file(path: &Path) -> Outcome<Vec<TaskSpec>> {
     };
     if several.is_empty() {
         return Err(Failure::Usage(format!(
-            "{shown} holds no spec: its array is empty"
+            "{shown} has no spec: its array is empty"
         )));
     }
     several.iter().enumerate().map(nth).collect()
 }
 
-/// The spec for one line or number.
-pub(crate) fn for_item(template: &TaskSpec, item: &str) -> Outcome<TaskSpec> {
+/// Makes the spec for one line or number.
+pub(crate) fn fill_template(template: &TaskSpec, item: &str) -> Outcome<TaskSpec> {
     let mut spec = template.clone();
     if let Target::Command(argv) = &mut spec.target {
         for arg in argv.iter_mut().filter(|arg| arg.contains(PLACEHOLDER)) {
@@ -189,7 +187,7 @@ pub(crate) fn for_item(template: &TaskSpec, item: &str) -> Outcome<TaskSpec> {
     spec.env.insert(ITEM.into(), item.into());
     spec.validate().map_err(|e| {
         Failure::Usage(format!(
-            "no task can be made of '{}', {e}",
+            "cannot make a task from '{}', {e}",
             item.escape_debug()
         ))
     })?;
@@ -202,39 +200,39 @@ pub(crate) fn new_batch() -> String {
     format!("b-{:010x}", random >> 24)
 }
 
-/// The submission of a spec, with the task that this process belongs to as its parent.
-pub(crate) fn submission(spec: TaskSpec) -> NewTask {
+/// A new task, whose parent is the task that this process belongs to.
+pub(crate) fn new_task(spec: TaskSpec) -> NewTask {
     NewTask {
         spec,
-        parent: own_task(),
+        parent: current_task(),
     }
 }
 
 /// The task that this process belongs to.
-pub(crate) fn own_task() -> Option<Tid> {
-    own_value(TID_VARIABLE)
+pub(crate) fn current_task() -> Option<Tid> {
+    parse_variable(TID_VARIABLE)
 }
 
 /// The attempt that this process belongs to.
-pub(crate) fn own_attempt() -> Option<AttemptId> {
+pub(crate) fn current_attempt() -> Option<AttemptId> {
     Some(AttemptId {
-        tid: own_task()?,
-        attempt: own_value(ATTEMPT_VARIABLE)?,
-        owner: own_value(WORKER_VARIABLE)?,
+        tid: current_task()?,
+        attempt: parse_variable(ATTEMPT_VARIABLE)?,
+        owner: parse_variable(WORKER_VARIABLE)?,
     })
 }
 
-fn own_value<T: FromStr>(variable: &str) -> Option<T> {
+fn parse_variable<T: FromStr>(variable: &str) -> Option<T> {
     env::var(variable).ok()?.parse().ok()
 }
 
 /// The mounts of the flags, with absolute host paths.
-fn mounts(flags: &SpecArgs) -> Outcome<Vec<Mount>> {
+fn resolve_mounts(flags: &SpecArgs) -> Outcome<Vec<Mount>> {
     let out = flags.out.as_deref().map(|directory| {
-        make_out(directory)?;
+        create_out_directory(directory)?;
         let host = directory
             .to_str()
-            .ok_or_else(|| Failure::Usage("--out has a name that is not text".into()))?;
+            .ok_or_else(|| Failure::Usage("--out: the path is not UTF-8".into()))?;
         Ok(Mount {
             host: host.into(),
             path: OUT.into(),
@@ -258,32 +256,32 @@ fn mounts(flags: &SpecArgs) -> Outcome<Vec<Mount>> {
 }
 
 /// Creates the `--out` directory if it does not exist. Under root the sandbox runs as another user,
-/// who then owns it.
-fn make_out(directory: &Path) -> Outcome<()> {
+/// which then owns the directory.
+fn create_out_directory(directory: &Path) -> Outcome<()> {
     if directory.is_dir() {
         return Ok(());
     }
     fs::create_dir_all(directory)
-        .or_usage_at(format_args!("cannot make {}", directory.display()))?;
+        .or_usage_at(format_args!("cannot create {}", directory.display()))?;
     if rustix::process::geteuid().is_root() {
         let nobody = raddle_runner::OVERFLOW_UID;
         std::os::unix::fs::chown(directory, Some(nobody), Some(nobody))
-            .or_raddle_at("cannot give --out to the sandbox")?;
+            .or_raddle_at("cannot change the owner of --out")?;
     }
     Ok(())
 }
 
 /// The working directory of a task: that of its submitter, so that it does not depend on the
-/// worker's.
-fn working_directory(asked: Option<PathBuf>) -> Outcome<String> {
-    let here = here()?;
-    let directory = asked.map_or_else(|| here.clone(), |directory| here.join(directory));
+/// worker.
+fn working_directory(requested: Option<PathBuf>) -> Outcome<String> {
+    let current = current_directory()?;
+    let directory = requested.map_or_else(|| current.clone(), |directory| current.join(directory));
     directory
         .into_os_string()
         .into_string()
         .map_err(|directory| {
             Failure::Usage(format!(
-                "the directory {} has a name that is not text: give another with --cwd",
+                "the path of the directory {} is not UTF-8: name another with --cwd",
                 directory.display()
             ))
         })
@@ -305,7 +303,7 @@ pub(crate) fn read_piped_stdin() -> Outcome<Option<String>> {
     match read_text(io::stdin().lock(), "standard input") {
         Ok(text) => Ok(Some(text).filter(|text| !text.is_empty())),
         Err(Failure::Usage(message)) => Err(Failure::Usage(format!(
-            "{message}, and give it no input with '</dev/null'"
+            "{message}, and run the command with '</dev/null'"
         ))),
         Err(failure) => Err(failure),
     }
@@ -335,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_win_over_the_file() {
+    fn flags_override_the_file() {
         let file = TaskSpec::from_json(
             r#"{"target":{"command":["a"]},"priority":1,"delay":5,"retry":{"attempts":9}}"#,
         );
@@ -345,7 +343,7 @@ mod tests {
             cwd: Some("/x".into()),
             ..SpecArgs::default()
         };
-        let spec = complete(file.unwrap(), &flags).unwrap();
+        let spec = complete_spec(file.unwrap(), &flags).unwrap();
         assert_eq!(
             (spec.priority, spec.retry.attempts, spec.delay),
             (1, 3, None)
@@ -355,10 +353,10 @@ mod tests {
     }
 
     #[test]
-    fn an_item_takes_the_place_of_the_braces() {
+    fn an_item_replaces_the_placeholder() {
         let mut template = TaskSpec::command(["render", "--frame={}", "{}/{}"]);
         template.name = Some("frame-{}".into());
-        let spec = for_item(&template, "7").unwrap();
+        let spec = fill_template(&template, "7").unwrap();
         assert_eq!(
             spec.target,
             Target::Command(vec!["render".into(), "--frame=7".into(), "7/7".into()])
@@ -367,6 +365,6 @@ mod tests {
             (spec.name.as_deref(), spec.env[ITEM].as_str()),
             (Some("frame-7"), "7")
         );
-        assert!(for_item(&template, "a\0b").is_err());
+        assert!(fill_template(&template, "a\0b").is_err());
     }
 }

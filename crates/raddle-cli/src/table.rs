@@ -2,7 +2,7 @@
 
 pub(crate) use raddle_client::text::printable;
 
-/// Rows under headings, each column as wide as its widest cell.
+/// Rows under headings. Each column is as wide as its widest cell.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     /// The colours of cells, as row, column and colour.
@@ -19,7 +19,7 @@ pub(crate) enum Colour {
 }
 
 impl Table {
-    /// A table with these headings and no rows yet.
+    /// A table with these headings and no rows.
     pub(crate) fn new(headings: &[&str]) -> Self {
         Self {
             rows: vec![headings.iter().map(|h| (*h).to_owned()).collect()],
@@ -38,7 +38,7 @@ impl Table {
         self.colours.push((self.rows.len() - 1, column, colour));
     }
 
-    /// The text, with lines cut to the width of a terminal if there is one.
+    /// The text, with lines cut to the width of the terminal, if there is one.
     pub(crate) fn render_to_fit(&self, width: Option<usize>) -> String {
         let Some(width) = width else {
             return self.render();
@@ -54,7 +54,7 @@ impl Table {
         self.lines().iter().map(|line| fit(line) + "\n").collect()
     }
 
-    /// The same, with the coloured cells.
+    /// The text of `render_to_fit`, with coloured cells.
     pub(crate) fn render_in_colour(&self, width: Option<usize>) -> String {
         let widths = self.widths();
         let text = self.render_to_fit(width);
@@ -79,7 +79,7 @@ impl Table {
         lines.iter().map(|line| format!("{line}\n")).collect()
     }
 
-    /// The text, one line per row, each with its end.
+    /// The text, one line per row.
     pub(crate) fn render(&self) -> String {
         self.lines()
             .iter()
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_take_no_room_and_end_where_a_line_is_cut() {
+    fn colours_have_no_width_and_end_where_a_line_is_cut() {
         let mut table = Table::new(&["A", "B", "C"]);
         table.row(["ünï".into(), "good".into(), "x".into()]);
         table.colour(1, Colour::Green);

@@ -1,4 +1,4 @@
-//! Resolves task ids, full or short.
+//! Finds tasks by full or short ids.
 
 use std::io::{self, BufRead};
 
@@ -19,12 +19,12 @@ pub(crate) async fn resolve(broker: &dyn Broker, arg: impl Into<TaskArg>) -> Out
         TaskArg::Id(TidArg::Short(short)) => Ok(find::resolve_short_id(broker, short).await?),
         TaskArg::Last => Ok(find::newest_task(broker).await?),
         TaskArg::Stdin => Err(Failure::Usage(
-            "this command takes one task, and no ids from standard input".into(),
+            "this command takes one task, not ids from standard input".into(),
         )),
     }
 }
 
-/// Resolves ids, in the order given.
+/// Resolves ids, in their order.
 pub(crate) async fn resolve_all<A: Into<TaskArg> + Copy>(
     broker: &dyn Broker,
     args: &[A],
@@ -32,7 +32,7 @@ pub(crate) async fn resolve_all<A: Into<TaskArg> + Copy>(
     resolve_each(broker, args).await?.into_iter().collect()
 }
 
-/// The same, with an error for each wrong id.
+/// Resolves ids, with an error for each wrong id.
 pub(crate) async fn resolve_each<A: Into<TaskArg> + Copy>(
     broker: &dyn Broker,
     args: &[A],
@@ -51,7 +51,8 @@ pub(crate) async fn resolve_each<A: Into<TaskArg> + Copy>(
     Ok(tids)
 }
 
-/// Reads ids from lines, the first word of each: the output of other commands can be piped in.
+/// Reads an id from the first word of each line, so that the output of other commands can be piped
+/// in.
 fn read_ids(lines: impl BufRead) -> Outcome<Vec<TidArg>> {
     let mut ids = Vec::new();
     for (line, n) in lines.lines().zip(1..) {

@@ -1,4 +1,4 @@
-//! Workers that a user names as tasks. Workers are tasks that no one submitted.
+//! Workers that a user names where tasks are expected. A worker is a task that was not submitted.
 
 use raddle_broker::Broker;
 use raddle_client::explain::{advise_on_worker, describe_worker};
@@ -11,19 +11,19 @@ pub(crate) fn is_worker(task: &TaskView) -> bool {
     task.spec.is_service()
 }
 
-/// Refuses a worker where a task is needed.
-pub(crate) async fn refuse(broker: &dyn Broker, task: &TaskView, done: &str) -> Outcome<()> {
+/// Refuses a worker where a task is expected.
+pub(crate) async fn refuse_worker(broker: &dyn Broker, task: &TaskView, done: &str) -> Outcome<()> {
     if !is_worker(task) {
         return Ok(());
     }
     let workers = broker.workers().await?;
     let entry = workers.iter().find(|worker| worker.tid == task.tid);
-    let (standing, advice) = (
+    let (status, advice) = (
         describe_worker(task, entry),
         advise_on_worker(task.tid, entry),
     );
     Err(Failure::Usage(format!(
-        "task {} {standing}, and cannot be {done}: {advice}",
+        "task {} {status}, and cannot be {done}: {advice}",
         task.tid
     )))
 }

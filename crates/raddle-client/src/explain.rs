@@ -1,4 +1,4 @@
-//! Why a task is not running, for `raddle task explain` and for those that wait for the task.
+//! Why a task is not running, for `raddle task explain` and for programs that wait for the task.
 
 use std::{
     convert::Infallible,
@@ -20,24 +20,25 @@ use tokio::time::sleep;
 
 use crate::text::{count, printable, time};
 
-/// Why a task is not running, in words.
+/// Why a task is not running, with text for people.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The reason.
     pub reason: WaitReason,
-    /// In words.
+    /// The reason as text.
     pub text: String,
     /// What to do about it.
     pub hint: Option<String>,
 }
 
 impl Explanation {
-    /// The reason without its details, to tell one from another.
+    /// The reason without its details, for comparison.
     pub fn kind(&self) -> Discriminant<WaitReason> {
         discriminant(&self.reason)
     }
 
-    /// Whether no live worker offers what the task asks for. A command needs no such worker: `raddle run` runs it itself.
+    /// Whether no live worker offers what the task needs. `raddle run` needs no worker for a
+    /// command.
     pub fn is_unserved(&self) -> bool {
         use WaitReason::{NoManager, NoTaskImage, NoWorkerForQueue, NotInThisVersion};
         matches!(
@@ -46,7 +47,7 @@ impl Explanation {
         )
     }
 
-    /// One line about the task.
+    /// One line of text about the task.
     pub fn line(&self, task: &TaskView) -> String {
         let hint = self
             .hint
@@ -66,33 +67,34 @@ pub fn title(task: &TaskView) -> String {
     )
 }
 
-/// Says why a task is not running.
+/// Explains why a task is not running.
 pub async fn explain_task(broker: &dyn Broker, task: &TaskView) -> Result<Explanation> {
     let workers = broker.workers().await?;
     let ahead = match task.state {
         TaskState::Created => broker.count_waiting(WaitingRequest::ahead_of(task)).await?,
         _ => 0,
     };
-    let because = match task.run_at {
-        Some(_) => given_back_for(broker, task.tid).await?,
+    let released_because = match task.run_at {
+        Some(_) => release_reason(broker, task.tid).await?,
         None => None,
     };
-    let reason = WaitReason::of(task, &workers, ahead, Timestamp::now(), because);
+    let reason = WaitReason::find(task, &workers, ahead, Timestamp::now(), released_because);
     let entry = workers.iter().find(|worker| worker.tid == task.tid);
     let (text, hint) = reason.text(task, entry);
     Ok(Explanation { reason, text, hint })
 }
 
-/// When a program first checks why its task waits. Most waits are over by then, and cost no query.
+/// When a program first checks why its task waits. Most waits are over by then, without a query.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
-/// How long a program waits for a task that does not run before it says why.
+/// How long a program waits for a task that does not run before it prints the reason.
 pub const EXPLAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// The reasons for waiting that a program has printed. It prints each once, also where it waits for many tasks.
+/// The reasons that a program has printed. Each is printed once, even if the program waits for many
+/// tasks.
 #[derive(Debug, Default)]
 pub struct PrintedReasons(Vec<Discriminant<WaitReason>>);
 
-/// Runs `work`, which waits for a task, and prints meanwhile why the task does not run.
+/// Runs `work`, which waits for a task, and meanwhile prints why the task does not run.
 pub async fn explain_while<T>(
     broker: &dyn Broker,
     tid: Tid,
@@ -110,7 +112,8 @@ pub async fn explain_while<T>(
     }
 }
 
-/// Prints why a task does not run, once for each reason. `waits` tells whether the task needs an explanation: one that runs does not.
+/// Prints why a task does not run, each reason once. `waits` decides whether the task needs an
+/// explanation.
 pub async fn announce_wait(
     broker: &dyn Broker,
     tid: Tid,
@@ -122,14 +125,14 @@ pub async fn announce_wait(
     sleep(FIRST_CHECK).await;
     loop {
         let mut found = None;
-        // An error is reported by the wait itself.
+        // `work` reports broker errors itself.
         if let Ok(Some(task)) = broker.task(tid).await
             && waits(&task)
             && let Ok(explanation) = explain_task(broker, &task).await
         {
             let kind = explanation.kind();
             found = Some(kind);
-            // A task that has had an attempt may be between two of them just now.
+            // After a first attempt the task may just be between two attempts.
             let lasts = !is_first && (task.attempt == 0 || found == last);
             if (lasts || explanation.is_unserved()) && !printed.contains(&kind) {
                 print(explanation.line(&task));
@@ -141,8 +144,8 @@ pub async fn announce_wait(
     }
 }
 
-/// Why the last worker that had the task gave it back, if one did.
-async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Result<Option<String>> {
+/// The reason of the last event, if that is a release by a worker.
+async fn release_reason(broker: &dyn Broker, tid: Tid) -> Result<Option<String>> {
     let (mut after, mut last) = (0, None);
     loop {
         let events = broker
@@ -163,19 +166,19 @@ async fn given_back_for(broker: &dyn Broker, tid: Tid) -> Result<Option<String>>
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "a field is what its variant says")]
+#[expect(missing_docs, reason = "the variants describe their fields")]
 pub enum WaitReason {
-    /// It is no task that anybody waits for, but a worker.
+    /// The task is a worker.
     Worker {
         status: WorkerStatus,
         busy: u32,
         slots: u32,
     },
-    /// It was a worker.
+    /// The task was a worker, which is gone.
     WorkerGone,
-    /// It is over.
+    /// The task is finished.
     Finished,
-    /// It is running.
+    /// The task is running.
     Running {
         worker: Option<Tid>,
         pid: Option<u32>,
@@ -184,41 +187,41 @@ pub enum WaitReason {
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         shared: bool,
     },
-    /// It is held back on request.
+    /// The task was paused.
     Paused,
-    /// Its time has not come.
+    /// Its delay is not over.
     Delayed {
         until: Timestamp,
-        /// Why the last worker gave it back.
+        /// Why the last worker released it.
         #[serde(skip_serializing_if = "Option::is_none")]
         because: Option<String>,
     },
-    /// It needs what only Raddle itself can give to a worker, and no live one was given.
+    /// It needs a routine or handler that no live worker has.
     NotInThisVersion { needs: Vec<String> },
-    /// It needs a container, and no live worker has an image for one.
+    /// It needs a container, and no live worker has an image.
     NoTaskImage,
-    /// It is asked of managers of this type, or of any that has what it requires, and none is there.
+    /// It is a request for a manager of this type, and no such manager is alive.
     NoManager { kind: String },
-    /// Nobody is there.
+    /// No worker is alive.
     NoWorker,
-    /// Nobody serves its queue.
+    /// No live worker serves its queue.
     NoWorkerForQueue { queue: String },
-    /// Those who serve its queue lack something; this is what the nearest of them lacks.
+    /// All workers of its queue lack capabilities. `missing` is the shortest list.
     MissingCapabilities { missing: Vec<String> },
-    /// Those who could take it take nothing at present.
+    /// The workers that could take it claim nothing at present.
     WorkersNotTaking { statuses: Vec<WorkerStatus> },
-    /// A worker is launched for it, and for so many before it.
+    /// A spawner launches a worker for it and for `ahead` tasks before it.
     Launched { ahead: u64 },
-    /// A worker would be launched for it, if any could start.
+    /// A spawner cannot launch a worker for it.
     NotLaunched { spawners: Vec<Tid> },
-    /// Others are to be run first, by so many able workers.
+    /// `ahead` tasks run first, on `able` workers.
     Behind { ahead: u64, able: u64, busy: bool },
-    /// It is next.
+    /// It runs next.
     Next { able: u64, busy: bool },
 }
 
 impl WaitReason {
-    fn of(
+    fn find(
         task: &TaskView,
         workers: &[WorkerEntry],
         ahead: u64,
@@ -254,10 +257,10 @@ impl WaitReason {
         if let Some(until) = task.run_at.filter(|at| *at > now) {
             return Self::Delayed { until, because };
         }
-        Self::of_waiting(task, workers, ahead)
+        Self::find_for_waiting(task, workers, ahead)
     }
 
-    fn of_waiting(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Self {
+    fn find_for_waiting(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Self {
         let needs = task.spec.needs();
         if let Ok(queue) = task.spec.queue.parse::<QueueName>()
             && let Some((kind, ManagerQueue::Requests)) = queue.desk()
@@ -272,7 +275,7 @@ impl WaitReason {
                 .iter()
                 .any(|worker| worker.info.capabilities.iter().any(|cap| cap == *tag))
         };
-        // A sandbox is what every worker has: without one, it is the worker that is missing.
+        // Every worker can make a sandbox: if none offers it, no worker is alive.
         let never = needs
             .implied()
             .filter(|tag| ![SANDBOX, DOCKER].contains(tag) && !given(tag));
@@ -283,7 +286,7 @@ impl WaitReason {
         if needs.implied().any(|tag| tag == DOCKER && !given(&tag)) {
             return Self::NoTaskImage;
         }
-        // Those for one task alone serve no queue at all.
+        // Workers for one task serve no queue.
         let resident: Vec<_> = workers
             .iter()
             .filter(|worker| !worker.info.queues.is_empty())
@@ -347,7 +350,8 @@ impl WaitReason {
         }
     }
 
-    /// What there is to say after the task's name, and what can be done about it. `entry` is the task's own, if it is a worker that is alive.
+    /// The text after the task's name, and a hint. `entry` is the registration of the task itself,
+    /// if it is a live worker.
     fn text(&self, task: &TaskView, entry: Option<&WorkerEntry>) -> (String, Option<String>) {
         let tid = task.tid;
         let (text, hint) = match self {
@@ -402,12 +406,12 @@ impl WaitReason {
             }
             Self::Paused => (
                 format!("is {} and paused", task.state),
-                format!("let it go on with 'raddle task resume {tid}'"),
+                format!("resume it with 'raddle task resume {tid}'"),
             ),
             Self::Delayed { until, because } => {
                 let back = because
                     .as_ref()
-                    .map(|why| format!("was given back ({why}), and "))
+                    .map(|why| format!("was released ({why}), and "))
                     .unwrap_or_default();
                 return (format!("{back}is delayed until {}", time(*until)), None);
             }
@@ -418,7 +422,7 @@ impl WaitReason {
                 ),
                 format!(
                     "start a worker that has it: the program with the function, as 'PROGRAM worker start', or one with \
-                     '--handlers' or '--plugins'; or be rid of it with 'raddle task kill {tid}'"
+                     '--handlers' or '--plugins'; or remove the task with 'raddle task kill {tid}'"
                 ),
             ),
             Self::NoTaskImage => (
@@ -436,7 +440,7 @@ impl WaitReason {
                 };
                 let hint = match kind == PRIME && task.spec.requires.is_empty() {
                     true => "start it with 'raddle manager start'",
-                    false => "have one made with 'raddle worker spawn --type TYPE --registry FILE'",
+                    false => "start one with 'raddle worker spawn --type TYPE --registry FILE'",
                 };
                 (text, hint.into())
             }
@@ -476,7 +480,7 @@ impl WaitReason {
                         "waits: the workers that could take it are {}",
                         statuses.join(", ")
                     ),
-                    "let them go on with 'raddle task resume', or start another".into(),
+                    "resume one with 'raddle task resume', or start another".into(),
                 )
             }
             Self::NotLaunched { spawners } => {
@@ -485,7 +489,7 @@ impl WaitReason {
                     "waits: the spawner that would launch a worker for it cannot, and tries again"
                         .into(),
                     format!(
-                        "why is in the log of {}, and in raddle_spawner_launch_failures_total of its metrics",
+                        "see the log of {}, and raddle_spawner_launch_failures_total in its metrics",
                         tids.join(", ")
                     ),
                 )
@@ -522,13 +526,13 @@ impl WaitReason {
     }
 }
 
-/// How many of its slots are in use.
+/// How many slots are in use.
 pub fn busy_slots(entry: &WorkerEntry) -> u32 {
-    // A share of a small whole number, told as such: rounding gives the number back.
+    // `load` is a multiple of 1 / concurrency, so rounding restores the number.
     (entry.load * f64::from(entry.info.concurrency)).round() as u32
 }
 
-/// How a worker is. `entry` is what the registry says; one that is gone has none.
+/// Describes a worker. `entry` is its registration, if it is alive.
 pub fn describe_worker(task: &TaskView, entry: Option<&WorkerEntry>) -> String {
     match entry {
         Some(entry) => {
@@ -540,21 +544,29 @@ pub fn describe_worker(task: &TaskView, entry: Option<&WorkerEntry>) -> String {
             )
         }
         None if task.state.is_terminal() => format!("is a worker that is gone, {}", task.state),
-        None => "is a worker that is gone without a word".into(),
+        None => "is a worker that is gone, without a final state".into(),
     }
 }
 
-/// What can be done about a worker.
+/// Suggests what to do with a worker.
 pub fn advise_on_worker(tid: Tid, entry: Option<&WorkerEntry>) -> String {
     match entry.map(|entry| entry.status) {
         Some(WorkerStatus::Paused) => {
-            format!("let it go on with 'raddle task resume {tid}', or stop it with 'raddle worker stop {tid}'")
+            format!(
+                "resume it with 'raddle task resume {tid}', or stop it with 'raddle worker stop {tid}'"
+            )
         }
         Some(WorkerStatus::Draining) => {
-            format!("it leaves when that is done; 'raddle worker stop --kill {tid}' ends it now")
+            format!(
+                "it exits when its tasks are done; 'raddle worker stop --kill {tid}' ends it now"
+            )
         }
-        Some(_) => format!("'raddle task tree {tid}' shows what it runs, 'raddle worker stop {tid}' stops it"),
-        None => "start another with 'raddle worker start': it also takes back what this one may have left".into(),
+        Some(_) => format!(
+            "'raddle task tree {tid}' shows what it runs, 'raddle worker stop {tid}' stops it"
+        ),
+        None => {
+            "start another with 'raddle worker start': it also reclaims tasks of this one".into()
+        }
     }
 }
 
@@ -604,11 +616,11 @@ mod tests {
     }
 
     fn reason(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> WaitReason {
-        WaitReason::of(task, workers, ahead, Timestamp::UNIX_EPOCH, None)
+        WaitReason::find(task, workers, ahead, Timestamp::UNIX_EPOCH, None)
     }
 
     #[test]
-    fn the_first_thing_in_the_way_is_named() {
+    fn names_the_first_obstacle() {
         use WorkerStatus::{Active, Draining};
         let task = task();
         let inline = worker("", &[], Active);
@@ -657,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn able_workers_that_are_all_busy_are_counted() {
+    fn counts_able_workers_that_are_busy() {
         use WorkerStatus::{Active, Draining};
         let task = task();
         let busy = |caps| WorkerEntry {
@@ -689,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spawner_launches_workers_for_what_waits() {
+    fn a_spawner_launches_workers_for_waiting_tasks() {
         use WorkerStatus::{Active, Paused};
         let task = task();
         let spawner = |status| {
@@ -730,12 +742,12 @@ mod tests {
         assert_eq!(
             reason(&task, &[stuck, spawner(Active)], 0),
             WaitReason::Launched { ahead: 0 },
-            "another can"
+            "the other spawner can"
         );
     }
 
     #[test]
-    fn an_image_that_nobody_has_is_missed_whoever_is_there() {
+    fn names_a_missing_image_whether_or_not_workers_are_alive() {
         let mut task = task();
         task.spec.isolation = Some(raddle_model::spec::Isolation::Docker);
         let able = worker("gpu,docker", &["default"], WorkerStatus::Active);
@@ -795,7 +807,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_told_apart_from_tasks() {
+    fn distinguishes_workers_from_tasks() {
         let entry = worker("", &["default"], WorkerStatus::Active);
         let spec = TaskSpec::new(raddle_model::Target::Service("worker".into()));
         let task = TaskView {
@@ -821,7 +833,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_the_task_itself_comes_before_who_could_take_it() {
+    fn states_of_the_task_come_before_missing_workers() {
         let until = Timestamp::UNIX_EPOCH + Duration::from_secs(60);
         let delayed = TaskView {
             run_at: Some(until),

@@ -1,4 +1,4 @@
-//! Handlers: named plug-ins that provide capabilities, written in Rust or as programs of their own.
+//! Handlers: named plug-ins of a Rust program that provide capabilities.
 
 use async_trait::async_trait;
 use raddle_model::{
@@ -9,16 +9,17 @@ use serde_json::Value;
 
 use crate::routine;
 
-/// A plug-in of the user's program. It runs in a process forked for the one task, so whatever it does to that process ends with it.
+/// A plug-in of the user's program. It runs in a process that is forked for the task.
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
-    /// Its name, as tasks and `WORKER_PLUGINS` say it.
+    /// The name that tasks and `WORKER_PLUGINS` use.
     fn name(&self) -> String;
 
-    /// What it provides: it runs tasks that require no more than this, on workers that offer all of it.
+    /// The capabilities that it provides. It runs tasks that require no others, on workers that
+    /// offer all of these.
     fn provides(&self) -> CapSet;
 
-    /// Does the work. It may spread it as it likes, as long as one result comes of it.
+    /// Runs a task and returns its result.
     async fn handle(
         &self,
         job: AttemptInput,
@@ -26,13 +27,13 @@ pub trait Handler: Send + Sync + 'static {
     ) -> Result<Value, ReportedError>;
 }
 
-/// What a handler can say while it works.
+/// What a handler can report and read while it runs.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct HandlerContext;
 
 impl HandlerContext {
-    /// Says how far the task has come, from 0 to 100.
+    /// Reports progress in percent.
     pub fn progress(&self, percent: f64, message: impl Into<String>) {
         routine::progress(percent, message);
     }
@@ -42,7 +43,7 @@ impl HandlerContext {
         routine::trace()
     }
 
-    /// Lets a task follow this one: it is submitted if this one succeeds, in the same step, and is never there if it does not.
+    /// Chains a task: it is submitted if this task succeeds, in the same transaction.
     pub fn chain(&self, spec: TaskSpec) -> Result<(), routine::ChainError> {
         routine::chain(spec)
     }
@@ -53,7 +54,7 @@ impl HandlerContext {
     }
 }
 
-/// An entry in the program's list of handlers. Made by `raddle::handler!`.
+/// A handler in the program's registry. `raddle::handler!` makes it.
 #[derive(Clone, Copy, Debug)]
 pub struct HandlerEntry {
     /// Makes the handler.
@@ -62,12 +63,12 @@ pub struct HandlerEntry {
 
 inventory::collect!(HandlerEntry);
 
-/// What the function of a handler is called, which no routine can be.
+/// The function name of a handler. No routine can have it.
 pub fn function_name(name: &str) -> String {
     format!("handler {name}")
 }
 
-/// The handlers that this program was built with.
+/// The handlers of this program.
 pub fn of_this_program() -> impl Iterator<Item = Box<dyn Handler>> {
     inventory::iter::<HandlerEntry>
         .into_iter()

@@ -1,13 +1,13 @@
-//! Words about tasks and workers, for people.
+//! Text about tasks and workers, for people.
 
 use jiff::Timestamp;
 
-/// A time to the second.
+/// Formats a time to the second.
 pub fn time(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// `1 task`, `2 tasks`, `2 processes`.
+/// Formats a count: `1 task`, `2 tasks`, `2 processes`.
 pub fn count(n: u64, what: &str) -> String {
     let end = match n {
         1 => "",
@@ -17,7 +17,7 @@ pub fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{end}")
 }
 
-/// The text without what could move the cursor or change colours.
+/// Replaces control characters, which could move the cursor or change colours.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })

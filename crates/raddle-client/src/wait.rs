@@ -1,4 +1,4 @@
-//! Waiting for the end of a task.
+//! Following a task, and waiting for its end.
 
 use std::time::Duration;
 
@@ -7,13 +7,14 @@ use raddle_model::{TaskView, Tid};
 
 use crate::orphan_processes;
 
-/// How often to look whether the worker that has a task is still there. Delays only what a dead worker has left behind.
+/// How often to check whether the worker of a task is alive. Only tasks of dead workers wait for
+/// it.
 pub const WATCH_WORKERS: Duration = Duration::from_secs(1);
 
-/// One look waits no longer than this before it is begun again, so that a wait without end can be written down.
-pub const LONG: Duration = Duration::from_secs(3600);
+/// Longest single wait. Waits without limit repeat it.
+pub const MAX_WAIT: Duration = Duration::from_secs(3600);
 
-/// A reader of one task's output and events.
+/// Reads the output and events of one task.
 #[derive(Debug)]
 pub struct TaskFollower {
     tid: Tid,
@@ -21,7 +22,7 @@ pub struct TaskFollower {
 }
 
 impl TaskFollower {
-    /// From the beginning.
+    /// Starts at the beginning.
     pub fn new(tid: Tid) -> Self {
         Self {
             tid,
@@ -29,7 +30,7 @@ impl TaskFollower {
         }
     }
 
-    /// What is new; waits for it. Nothing is lost when the future is dropped.
+    /// Waits for the next output or event. Cancel-safe.
     pub async fn next(&mut self, broker: &dyn Broker, wait: Duration) -> Result<TaskUpdate> {
         let progress = broker.follow(self.tid, self.cursor, wait).await?;
         self.cursor = progress.cursor;
@@ -37,9 +38,9 @@ impl TaskFollower {
     }
 }
 
-/// Whether `within` is the task `tid`, or one that was submitted by it or below it: such a task must not wait for `tid`.
+/// Whether `within` is the task `tid` or a descendant of it: such a task must not wait for `tid`.
 pub async fn is_within(broker: &dyn Broker, mut within: Option<Tid>, tid: Tid) -> Result<bool> {
-    // A task has a later id than the task that submitted it, so no earlier one can be below `tid`.
+    // A task has a higher TID than its parent, so no lower TID can be a descendant.
     while let Some(task) = within
         && task >= tid
     {
@@ -55,21 +56,22 @@ pub async fn is_within(broker: &dyn Broker, mut within: Option<Tid>, tid: Tid) -
     Ok(false)
 }
 
-/// Waits until a task is finished, and returns what became of it.
+/// Waits until a task is finished, and returns it.
 pub async fn until_finished(broker: &dyn Broker, tid: Tid) -> Result<TaskView> {
-    let mut news = TaskWatch::of(broker, tid).await?;
+    let mut watch = TaskWatch::start(broker, tid).await?;
     loop {
         let view = broker.task(tid).await?.ok_or(Error::NotFound(tid))?;
         if view.state.is_terminal() {
             return Ok(view);
         }
-        if !news.next(broker, WATCH_WORKERS).await? {
+        if !watch.next(broker, WATCH_WORKERS).await? {
             reclaim_if_worker_lost(broker, &view).await?;
         }
     }
 }
 
-/// Takes a task back from a worker that is gone. Live workers do this by themselves; without one, nobody else would.
+/// Reclaims tasks if the worker of this task is gone. Live workers do that too, but there may be
+/// none.
 pub async fn reclaim_if_worker_lost(broker: &dyn Broker, task: &TaskView) -> Result<()> {
     if task.state.is_active()
         && !broker
@@ -83,10 +85,11 @@ pub async fn reclaim_if_worker_lost(broker: &dyn Broker, task: &TaskView) -> Res
     Ok(())
 }
 
-/// News of one task, from the log of all.
+/// Watches the event log for events of one task.
 ///
-/// A look for them goes through what has happened to others as well. One that found nothing is followed by one from the end of the log, and not
-/// from the last event that was about the task: otherwise each would go through all that has happened since.
+/// A query scans the events of all tasks. After a query without result the next one starts at the
+/// end of the log, not at the last event of the task: otherwise each query would scan all events
+/// since then.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskWatch {
     tid: Tid,
@@ -94,17 +97,17 @@ pub struct TaskWatch {
 }
 
 impl TaskWatch {
-    /// From now on. What the task is now is to be asked after this, so that nothing falls in between.
-    pub async fn of(log: &(impl Queries + ?Sized), tid: Tid) -> Result<Self> {
+    /// Starts at the end of the log. Read the task after this call, so that no event is missed.
+    pub async fn start(log: &(impl Queries + ?Sized), tid: Tid) -> Result<Self> {
         Ok(Self {
             tid,
             seen: log.last_event().await?,
         })
     }
 
-    /// Waits for something to happen to the task, and returns whether it has. Nothing is lost when the future is dropped.
+    /// Waits for an event of the task, and returns whether there was one. Cancel-safe.
     ///
-    /// What came after the wait was over is passed over, so the task is to be looked at again in either case.
+    /// Events that arrive after the wait are skipped, so read the task again in either case.
     pub async fn next(&mut self, log: &(impl Queries + ?Sized), wait: Duration) -> Result<bool> {
         let events = log
             .events(Some(self.seen), Some(self.tid), 1000, wait)
@@ -128,26 +131,26 @@ mod tests {
 
     use super::*;
 
-    /// A log that notes from where it is looked at.
-    struct Noting {
+    /// A broker that records where queries start.
+    struct RecordingLog {
         memory: Sqlite,
-        looks: Mutex<Vec<u64>>,
+        query_starts: Mutex<Vec<u64>>,
     }
 
     #[async_trait]
-    impl CallHandler for Noting {
+    impl CallHandler for RecordingLog {
         async fn call(&self, call: Call) -> Result<Reply> {
             if let Call::Events {
                 after: Some(after), ..
             } = &call
             {
-                self.looks.lock().unwrap().push(*after);
+                self.query_starts.lock().unwrap().push(*after);
             }
             call.perform(&self.memory).await
         }
     }
 
-    impl Noting {
+    impl RecordingLog {
         async fn submit(&self) -> Tid {
             self.memory
                 .submit(vec![NewTask::new(TaskSpec::command(["true"]))])
@@ -158,27 +161,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_others_do_is_gone_through_once() {
-        let log = Noting {
+    async fn scans_events_of_other_tasks_once() {
+        let log = RecordingLog {
             memory: Sqlite::in_memory().await.unwrap(),
-            looks: Mutex::default(),
+            query_starts: Mutex::default(),
         };
         let (tid, mut before) = (log.submit().await, log.submit().await);
-        let mut news = TaskWatch::of(&log, tid).await.unwrap();
+        let mut watch = TaskWatch::start(&log, tid).await.unwrap();
         for _ in 0..3 {
             let other = log.submit().await;
-            assert!(!news.next(&log, Duration::ZERO).await.unwrap());
-            assert_eq!(log.looks.lock().unwrap().last(), Some(&before.as_u64()));
+            assert!(!watch.next(&log, Duration::ZERO).await.unwrap());
+            assert_eq!(
+                log.query_starts.lock().unwrap().last(),
+                Some(&before.as_u64())
+            );
             before = other;
         }
         log.memory
             .control(tid, ControlMessage::new(ControlCommand::Kill))
             .await
             .unwrap();
-        assert!(news.next(&log, Duration::ZERO).await.unwrap());
+        assert!(watch.next(&log, Duration::ZERO).await.unwrap());
         assert!(
-            !news.next(&log, Duration::ZERO).await.unwrap(),
-            "it is told of once"
+            !watch.next(&log, Duration::ZERO).await.unwrap(),
+            "each event is reported once"
         );
     }
 }

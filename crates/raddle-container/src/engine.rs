@@ -1,4 +1,4 @@
-//! The engine: calls, and what their failures mean.
+//! `DockerEngine`: calls to a Docker engine, and what their failures mean.
 
 use std::{collections::HashMap, env, error::Error as _, io, path::PathBuf, time::Duration};
 
@@ -15,98 +15,99 @@ use tokio::time::timeout;
 
 use crate::{ExitKind, LaunchError, LaunchFailure, one_line};
 
-/// An engine of this machine. Each call has a connection of its own, so one that is restarted need not be found anew.
+/// A Docker engine of this machine. Each call makes a connection, so a restart of the engine does
+/// not matter.
 #[derive(Clone, Debug)]
 pub struct DockerEngine {
     socket: PathBuf,
 }
 
-/// What an engine says of itself.
+/// Properties of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineInfo {
     /// Its version.
     pub version: String,
-    /// Whether containers are under a seccomp filter unless told otherwise.
-    pub filters: bool,
+    /// Whether containers have a seccomp filter by default.
+    pub has_seccomp: bool,
 }
 
-/// What is known of an image.
+/// Properties of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImageInfo {
-    /// The directories that containers of it have on the engine's disk, unless they are given others.
+    /// Directories that are volumes on the engine's disk by default.
     pub volumes: Vec<String>,
 }
 
-/// What has become of a container.
+/// The state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContainerExit {
+pub enum ContainerState {
     /// It runs.
-    Runs,
+    Running,
     /// It has ended, and is removed.
-    Gone(ExitKind),
+    Exited(ExitKind),
 }
 
 const SOCKET: &str = "/var/run/docker.sock";
 const HOST: &str = "DOCKER_HOST";
-/// How long an answer may take, in seconds: a busy engine on a slow disk takes some to make a container.
-const PATIENCE: u64 = 30;
-/// How long after its last word the end of a container may be told.
-const TOLD_WITHIN: Duration = Duration::from_secs(2);
+/// Timeout of a call in seconds: a busy engine on a slow disk takes long to create a container.
+const CALL_TIMEOUT_SECS: u64 = 30;
+/// How long to wait for the `die` event of a container whose output has ended.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(2);
 const SIGKILL: i32 = 9;
 
 impl DockerEngine {
-    /// The engine that `DOCKER_HOST` names, or the usual one.
-    pub fn of_environment() -> Result<Self, LaunchError> {
+    /// The engine that `DOCKER_HOST` names, or the default one.
+    pub fn from_env() -> Result<Self, LaunchError> {
         match env::var(HOST).ok().filter(|host| !host.is_empty()) {
             None => Ok(Self::at(SOCKET)),
             Some(host) => match host.strip_prefix("unix://") {
                 Some(path) => Ok(Self::at(path)),
-                // Directories of this machine are shared with its containers.
+                // Containers mount directories of this machine, so the engine must be local.
                 None => Err(LaunchError::new(
                     LaunchFailure::Unreachable,
                     format!(
-                        "{HOST} does not name an engine of this machine: give unix://PATH, or unset it"
+                        "{HOST} does not name an engine of this machine: use unix://PATH, or unset it"
                     ),
                 )),
             },
         }
     }
 
-    /// The engine that listens there.
+    /// The engine at this socket.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
         }
     }
 
-    /// Asks it how it is.
-    pub async fn standing(&self) -> Result<EngineInfo, LaunchError> {
+    /// Queries the properties of the engine.
+    pub async fn info(&self) -> Result<EngineInfo, LaunchError> {
         let ask = async {
             let info = self.client()?.info().await?;
-            let filters = info.security_options.unwrap_or_default();
-            let filters = filters
+            let options = info.security_options.unwrap_or_default();
+            let has_seccomp = options
                 .iter()
                 .any(|option| option.starts_with("name=seccomp") && !option.contains("unconfined"));
             Ok(EngineInfo {
                 version: info.server_version.unwrap_or_default(),
-                filters,
+                has_seccomp,
             })
         };
-        ask.await.map_err(|error| self.fault(&error, ""))
+        ask.await.map_err(|error| self.launch_error(&error, ""))
     }
 
     /// A client of the engine.
     pub fn client(&self) -> Result<Docker, Error> {
         Docker::connect_with_unix(
             &self.socket.to_string_lossy(),
-            PATIENCE,
+            CALL_TIMEOUT_SECS,
             API_DEFAULT_VERSION,
         )
     }
 
-    /// Removes a container, whatever it does. One that is not there is no error.
+    /// Removes a container in any state. A missing one is no error.
     pub async fn remove(&self, container: &str) -> Result<(), Error> {
         let options = RemoveContainerOptionsBuilder::default()
             .force(true)
@@ -117,13 +118,13 @@ impl DockerEngine {
             .remove_container(container, Some(options))
             .await
         {
-            Err(error) if is_absent(&error) || is_in_the_way(&error) => Ok(()),
+            Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
             other => other,
         }
     }
 
-    /// What is known of an image that tasks are to be run in.
-    pub async fn image(&self, name: &str) -> Result<ImageInfo, LaunchError> {
+    /// Queries the image that tasks run in.
+    pub async fn inspect_image(&self, name: &str) -> Result<ImageInfo, LaunchError> {
         match async { self.client()?.inspect_image(name).await }.await {
             Ok(found) => {
                 let volumes = found
@@ -134,18 +135,22 @@ impl DockerEngine {
                     volumes: volumes.into_iter().collect(),
                 })
             }
-            Err(error) if is_absent(&error) => {
+            Err(error) if is_not_found(&error) => {
                 let reason = format!(
-                    "there is no image '{name}' here, which this worker runs tasks in: 'docker pull {name}' gets it, if a registry has it"
+                    "the image '{name}' for tasks is not on this machine: 'docker pull {name}' gets it, if a registry has it"
                 );
                 Err(LaunchError::new(LaunchFailure::Image, reason))
             }
-            Err(error) => Err(self.fault(&error, name)),
+            Err(error) => Err(self.launch_error(&error, name)),
         }
     }
 
-    /// What has become of a container that says nothing any more, and was not there before `since`.
-    pub async fn fate(&self, container: &str, since: &str) -> Result<ContainerExit, Error> {
+    /// Finds the state of a container whose output has ended. It was created after `since`.
+    pub async fn container_state(
+        &self,
+        container: &str,
+        since: &str,
+    ) -> Result<ContainerState, Error> {
         let filters = HashMap::from([
             ("container", vec![container]),
             ("event", vec!["die", "oom"]),
@@ -155,12 +160,12 @@ impl DockerEngine {
             .filters(&filters)
             .build();
         let mut events = std::pin::pin!(self.client()?.events(Some(options)));
-        let mut starved = false;
-        // It is told what it has missed, and then what happens.
-        let told = timeout(TOLD_WITHIN, async {
+        let mut out_of_memory = false;
+        // The engine sends past events first, then new ones.
+        let exit_code = timeout(EVENT_TIMEOUT, async {
             while let Some(event) = events.next().await.transpose()? {
                 match event.action.as_deref() {
-                    Some("oom") => starved = true,
+                    Some("oom") => out_of_memory = true,
                     Some("die") => {
                         return Ok(event
                             .actor
@@ -171,36 +176,41 @@ impl DockerEngine {
             }
             Ok::<_, Error>(None)
         });
-        match told.await {
-            Ok(Ok(Some(code))) => Ok(ContainerExit::Gone(ended(code.parse().ok(), starved))),
+        match exit_code.await {
+            Ok(Ok(Some(code))) => Ok(ContainerState::Exited(exit_kind(
+                code.parse().ok(),
+                out_of_memory,
+            ))),
             Ok(Err(error)) => Err(error),
-            // It goes on, or the engine was restarted since.
-            Ok(Ok(None)) | Err(_) => self.found(container).await,
+            // It still runs, or the engine was restarted since.
+            Ok(Ok(None)) | Err(_) => self.inspect_container(container).await,
         }
     }
 
-    async fn found(&self, container: &str) -> Result<ContainerExit, Error> {
+    async fn inspect_container(&self, container: &str) -> Result<ContainerState, Error> {
         let found = self
             .client()?
             .inspect_container(container, None::<InspectContainerOptions>)
             .await;
         let state = match found {
-            Err(error) if is_absent(&error) => return Ok(ContainerExit::Gone(ExitKind::Untold)),
+            Err(error) if is_not_found(&error) => {
+                return Ok(ContainerState::Exited(ExitKind::Unknown));
+            }
             Err(error) => return Err(error),
             Ok(ContainerInspectResponse { state, .. }) => state.unwrap_or_default(),
         };
         if state.running.unwrap_or(false) {
-            return Ok(ContainerExit::Runs);
+            return Ok(ContainerState::Running);
         }
         self.remove(container).await?;
-        Ok(ContainerExit::Gone(ended(
+        Ok(ContainerState::Exited(exit_kind(
             state.exit_code,
             state.oom_killed.unwrap_or(false),
         )))
     }
 
-    /// What a failure means for a launch from this image.
-    pub fn fault(&self, error: &Error, image: &str) -> LaunchError {
+    /// Classifies an error of a launch from this image.
+    pub fn launch_error(&self, error: &Error, image: &str) -> LaunchError {
         let socket = self.socket.display();
         match error {
             Error::SocketNotFoundError(_) => LaunchError::new(
@@ -211,24 +221,24 @@ impl DockerEngine {
             ),
             Error::RequestTimeoutError => LaunchError::new(
                 LaunchFailure::Unreachable,
-                format!("the Docker engine at {socket} has not answered for {PATIENCE} s"),
+                format!("the Docker engine at {socket} has not answered for {CALL_TIMEOUT_SECS} s"),
             ),
             Error::DockerResponseServerError {
                 status_code,
                 message,
-            } => refusal(*status_code, message, image),
+            } => classify_refusal(*status_code, message, image),
             other => match io_kind(other) {
                 Some(io::ErrorKind::PermissionDenied) => LaunchError::new(
                     LaunchFailure::Denied,
                     format!(
-                        "this user may not use the Docker engine at {socket}: put it into the group 'docker'"
+                        "this user may not use the Docker engine at {socket}: add it to the group 'docker'"
                     ),
                 ),
                 Some(_) => LaunchError::new(
                     LaunchFailure::Unreachable,
                     format!(
                         "the Docker engine at {socket} cannot be reached ({}): start it",
-                        root_of(other)
+                        root_cause(other)
                     ),
                 ),
                 None => LaunchError::new(
@@ -240,8 +250,8 @@ impl DockerEngine {
     }
 }
 
-/// What an engine that refuses means. Its words are all there is to tell one from another by.
-fn refusal(status: u16, message: &str, image: &str) -> LaunchError {
+/// Classifies a refusal of the engine. Only the message distinguishes them.
+fn classify_refusal(status: u16, message: &str, image: &str) -> LaunchError {
     let said = message.trim().to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     let message = one_line(message);
@@ -254,7 +264,7 @@ fn refusal(status: u16, message: &str, image: &str) -> LaunchError {
     }
     if has(&["no such image"]) {
         let reason = format!(
-            "there is no image '{image}' here: 'docker pull {image}' gets it, if a registry has it; 'cargo xtask image' builds one of this program"
+            "the image '{image}' is not on this machine: 'docker pull {image}' gets it, if a registry has it; 'cargo xtask image' builds one of this program"
         );
         return LaunchError::new(LaunchFailure::Image, reason);
     }
@@ -266,7 +276,7 @@ fn refusal(status: u16, message: &str, image: &str) -> LaunchError {
     ]) || (said.contains("exec") && said.contains("permission denied"))
     {
         let reason =
-            format!("the image '{image}' does not hold this program as its entrypoint ({message})");
+            format!("the image '{image}' does not have this program as its entrypoint ({message})");
         return LaunchError::new(LaunchFailure::Image, reason);
     }
     if status == 404 && said.contains("network") {
@@ -281,18 +291,18 @@ fn refusal(status: u16, message: &str, image: &str) -> LaunchError {
     )
 }
 
-fn ended(code: Option<i64>, starved: bool) -> ExitKind {
+fn exit_kind(code: Option<i64>, out_of_memory: bool) -> ExitKind {
     match code {
-        None => ExitKind::Untold,
-        Some(code) => match ExitKind::of_exit_code(code as i32) {
-            ExitKind::Signal(SIGKILL) if starved => ExitKind::OutOfMemory,
+        None => ExitKind::Unknown,
+        Some(code) => match ExitKind::from_exit_code(code as i32) {
+            ExitKind::Signal(SIGKILL) if out_of_memory => ExitKind::OutOfMemory,
             gone => gone,
         },
     }
 }
 
 /// Whether the engine has no such container or image.
-pub fn is_absent(error: &Error) -> bool {
+pub fn is_not_found(error: &Error) -> bool {
     matches!(
         error,
         Error::DockerResponseServerError {
@@ -302,8 +312,8 @@ pub fn is_absent(error: &Error) -> bool {
     )
 }
 
-/// Whether a container is in a state in which that cannot be done, or is being removed already.
-pub fn is_in_the_way(error: &Error) -> bool {
+/// Whether the state of the container conflicts with the call, or it is being removed.
+pub fn is_conflict(error: &Error) -> bool {
     matches!(
         error,
         Error::DockerResponseServerError {
@@ -324,7 +334,7 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
         }
         cause = error.source();
     }
-    // A connection that ends in the middle of an answer has no cause that the system knows of.
+    // A connection that ends within a response has no I/O error as source.
     matches!(
         error,
         Error::HyperResponseError { .. } | Error::HyperLegacyError { .. }
@@ -332,8 +342,8 @@ fn io_kind(error: &Error) -> Option<io::ErrorKind> {
     .then_some(io::ErrorKind::ConnectionReset)
 }
 
-/// The innermost cause, which is what can be mended.
-fn root_of(error: &Error) -> String {
+/// The innermost source, which the user can fix.
+fn root_cause(error: &Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;
@@ -346,8 +356,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_engine_refuses_is_told_apart() {
-        let seen = |status, message: &str| refusal(status, message, "some/image:1").obstacle;
+    fn classifies_refusals() {
+        let seen = |status, message: &str| classify_refusal(status, message, "some/image:1").kind;
         assert_eq!(
             seen(404, "No such image: some/image:1"),
             LaunchFailure::Image
@@ -364,17 +374,19 @@ mod tests {
             seen(409, "Conflict. The container name \"/x\" is already in use"),
             LaunchFailure::Refused
         );
-        let network = refusal(404, "network inner not found", "x");
+        let network = classify_refusal(404, "network inner not found", "x");
         assert!(
             network.to_string().contains("docker network create"),
             "{network}"
         );
-        let image = refusal(404, "No such image: some/image:1", "some/image:1").to_string();
+        let image =
+            classify_refusal(404, "No such image: some/image:1", "some/image:1").to_string();
         assert!(
             image.contains("'some/image:1'") && image.contains("cargo xtask image"),
             "{image}"
         );
-        let hostile = refusal(500, &format!("a\nb\x1b[2J{}", "x".repeat(9999)), "x").to_string();
+        let hostile =
+            classify_refusal(500, &format!("a\nb\x1b[2J{}", "x".repeat(9999)), "x").to_string();
         assert!(
             hostile.len() < 500 && !hostile.contains(['\n', '\x1b']),
             "{hostile}"
@@ -382,12 +394,12 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_are_told_apart() {
-        assert_eq!(ended(Some(0), false), ExitKind::Code(0));
-        assert_eq!(ended(Some(125), true), ExitKind::Code(125));
-        assert_eq!(ended(Some(137), false), ExitKind::Signal(9));
-        assert_eq!(ended(Some(137), true), ExitKind::OutOfMemory);
-        assert_eq!(ended(Some(255), false), ExitKind::Code(255));
-        assert_eq!(ended(None, false), ExitKind::Untold);
+    fn classifies_exit_codes() {
+        assert_eq!(exit_kind(Some(0), false), ExitKind::Code(0));
+        assert_eq!(exit_kind(Some(125), true), ExitKind::Code(125));
+        assert_eq!(exit_kind(Some(137), false), ExitKind::Signal(9));
+        assert_eq!(exit_kind(Some(137), true), ExitKind::OutOfMemory);
+        assert_eq!(exit_kind(Some(255), false), ExitKind::Code(255));
+        assert_eq!(exit_kind(None, false), ExitKind::Unknown);
     }
 }

@@ -1,7 +1,7 @@
-//! What a container may do: from an allowance to the engine's words for it. Pure.
+//! `hardened_host_config`: container limits as settings of the Docker engine. Pure.
 //!
-//! Everything is refused that is not asked for: it is no root, has no capability and gains none, writes nowhere but in `/tmp`, sees no
-//! network but those that are named, and is under a seccomp filter.
+//! Everything is denied that is not asked for: the container is not root, has no capabilities and
+//! gains none, writes only to `/tmp`, has only the named networks, and runs under a seccomp filter.
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -11,40 +11,41 @@ use bollard::models::{
 
 use crate::{ContainerLimits, Gpus};
 
-/// A directory of this machine that a container sees.
+/// A directory of this machine that a container sees, read-only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindMount {
-    /// Where it is here.
+    /// Its path on this machine.
     pub from: PathBuf,
-    /// Where it is there.
+    /// Its path in the container.
     pub to: PathBuf,
 }
 
-/// What the engine calls having no network.
+/// The engine's name for no network.
 const NO_NETWORK: &str = "none";
 const MIB: i64 = 1 << 20;
-/// All there are, as the engine counts GPUs.
+/// All GPUs.
 const ALL_GPUS: i64 = -1;
 
-/// The settings of a container that may use so much, and sees these directories without being able to change them. `seccomp` is a profile to be
-/// used instead of the engine's own.
-pub fn hardened(
-    allowance: &ContainerLimits,
+/// The host configuration of a container with these limits and read-only mounts. `seccomp` is a
+/// profile that replaces the engine's default.
+pub fn hardened_host_config(
+    limits: &ContainerLimits,
     mounts: &[BindMount],
     seccomp: Option<&str>,
 ) -> HostConfig {
-    let memory = i64::try_from(allowance.memory_mb)
+    let memory = i64::try_from(limits.memory_mb)
         .unwrap_or(i64::MAX / MIB)
         .saturating_mul(MIB);
     let mut security = vec!["no-new-privileges:true".to_owned()];
     security.extend(seccomp.map(|profile| format!("seccomp={profile}")));
-    let tmp = format!("rw,nosuid,nodev,size={}m,mode=1777", allowance.tmp_mb);
+    let tmp = format!("rw,nosuid,nodev,size={}m,mode=1777", limits.tmp_mb);
     HostConfig {
         auto_remove: Some(true),
         cap_drop: Some(vec!["ALL".into()]),
-        device_requests: allowance.gpus.map(|gpus| vec![request(gpus)]),
+        device_requests: limits.gpus.map(|gpus| vec![gpu_request(gpus)]),
         ipc_mode: Some("private".into()),
-        // Its words are heard as it says them; this is for who takes charge of it later.
+        // The launcher reads the output as it comes. The log is for a launcher that adopts the
+        // container.
         log_config: Some(HostConfigLogConfig {
             typ: Some("json-file".into()),
             config: Some(HashMap::from([
@@ -53,23 +54,23 @@ pub fn hardened(
             ])),
         }),
         memory: Some(memory),
-        // Together with swap: so there is none.
+        // Memory and swap together, so there is no swap.
         memory_swap: Some(memory),
-        mounts: Some(mounts.iter().map(bind).collect()),
-        nano_cpus: Some((allowance.cpus * 1e9) as i64),
+        mounts: Some(mounts.iter().map(bind_mount).collect()),
+        nano_cpus: Some((limits.cpus * 1e9) as i64),
         network_mode: Some(
-            allowance
+            limits
                 .networks
                 .first()
                 .map_or(NO_NETWORK, String::as_str)
                 .to_owned(),
         ),
-        pids_limit: Some(allowance.pids.into()),
+        pids_limit: Some(limits.pids.into()),
         privileged: Some(false),
         readonly_rootfs: Some(true),
         security_opt: Some(security),
         tmpfs: Some(HashMap::from([("/tmp".into(), tmp)])),
-        // A core file would be the memory of a worker, on the disk.
+        // A core file would write the memory of a worker to disk.
         ulimits: Some(vec![ResourcesUlimits {
             name: Some("core".into()),
             soft: Some(0),
@@ -79,8 +80,8 @@ pub fn hardened(
     }
 }
 
-/// Read-only. A socket in it can be connected to all the same.
-fn bind(mount: &BindMount) -> models::Mount {
+/// A read-only mount. Sockets in it can still be connected to.
+fn bind_mount(mount: &BindMount) -> models::Mount {
     models::Mount {
         source: Some(mount.from.display().to_string()),
         target: Some(mount.to.display().to_string()),
@@ -90,7 +91,7 @@ fn bind(mount: &BindMount) -> models::Mount {
     }
 }
 
-fn request(gpus: Gpus) -> DeviceRequest {
+fn gpu_request(gpus: Gpus) -> DeviceRequest {
     let count = match gpus {
         Gpus::Count(count) => count.into(),
         Gpus::All => ALL_GPUS,
@@ -107,14 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_allowed_that_is_not_asked_for() {
-        let host = hardened(&ContainerLimits::default(), &[], None);
+    fn denies_everything_by_default() {
+        let host = hardened_host_config(&ContainerLimits::default(), &[], None);
         assert_eq!(host.cap_drop, Some(vec!["ALL".into()]));
         assert_eq!(host.cap_add, None);
         assert_eq!(
             host.security_opt,
             Some(vec!["no-new-privileges:true".into()]),
-            "and the engine's own filter"
+            "the engine's default filter applies"
         );
         assert_eq!(
             (host.readonly_rootfs, host.privileged, host.auto_remove),
@@ -140,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_there() {
-        let allowance = ContainerLimits {
+    fn applies_limits_mounts_and_networks() {
+        let limits = ContainerLimits {
             gpus: Some(Gpus::All),
             networks: vec!["inner".into(), "outer".into()],
             cpus: 0.5,
@@ -151,7 +152,7 @@ mod tests {
             from: "/here".into(),
             to: "/there".into(),
         }];
-        let host = hardened(&allowance, &mounts, Some("{}"));
+        let host = hardened_host_config(&limits, &mounts, Some("{}"));
         let mount = &host.mounts.unwrap()[0];
         assert_eq!(
             (mount.source.as_deref(), mount.target.as_deref()),

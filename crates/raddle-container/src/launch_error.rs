@@ -1,61 +1,61 @@
-//! Why a process, container or pod could not be launched, and how one ended.
+//! `LaunchError`: why a process, container or pod could not be launched; `ExitKind`: how one ended.
 
 use std::{fmt, io};
 
-/// How a worker ended.
+/// How a worker process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExitKind {
-    /// With this exit code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// It was killed by this signal.
     Signal(i32),
-    /// For want of memory: it had used up what it was allowed.
+    /// It exceeded its memory limit.
     OutOfMemory,
-    /// The machine that it was on has put it out.
+    /// Its node evicted it.
     Evicted,
-    /// Nobody can say how.
-    Untold,
+    /// The cause is unknown.
+    Unknown,
 }
 
-/// Why no worker could be launched.
+/// Why a worker could not be launched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct LaunchError {
-    /// What is in the way.
-    pub obstacle: LaunchFailure,
-    /// What was said of it, and what to do.
+    /// The kind of failure.
+    pub kind: LaunchFailure,
+    /// The message of the failure, and what to do.
     reason: String,
 }
 
-/// What is in the way of a launch. Few, and known beforehand: they are counted by name.
+/// Kinds of launch failures. They are label values of a metric, so there are few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LaunchFailure {
-    /// The system has no process, descriptor or memory to give.
-    Starved,
-    /// Whoever starts workers does not answer.
+    /// The system has no process, descriptor or memory left.
+    ResourcesExhausted,
+    /// The Docker engine or API server does not answer.
     Unreachable,
-    /// Whoever starts workers refuses us.
+    /// The Docker engine or API server denies access.
     Denied,
-    /// What workers are made from is not there, or is not what it should be.
+    /// The image is missing or unusable.
     Image,
-    /// There is no room on the disk.
+    /// The disk is full.
     DiskFull,
-    /// Something else was refused.
+    /// Any other refusal.
     Refused,
 }
 
 impl LaunchError {
-    /// No worker, because of this.
-    pub fn new(obstacle: LaunchFailure, reason: impl Into<String>) -> Self {
+    /// A failure of this kind.
+    pub fn new(kind: LaunchFailure, reason: impl Into<String>) -> Self {
         Self {
-            obstacle,
+            kind,
             reason: reason.into(),
         }
     }
 
-    /// The same, and what was said before.
+    /// Adds an earlier message.
     pub fn with(self, before: &str) -> Self {
         Self {
             reason: format!("{} (before that: {before})", self.reason),
@@ -64,23 +64,25 @@ impl LaunchError {
     }
 }
 
-/// What the system says of a process that it does not start.
+/// Classifies the error of starting a process.
 impl From<io::Error> for LaunchError {
     fn from(error: io::Error) -> Self {
-        let obstacle = match error.kind() {
-            io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => LaunchFailure::Starved,
+        let kind = match error.kind() {
+            io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => {
+                LaunchFailure::ResourcesExhausted
+            }
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => LaunchFailure::DiskFull,
             io::ErrorKind::PermissionDenied => LaunchFailure::Denied,
             _ => LaunchFailure::Refused,
         };
-        Self::new(obstacle, error.to_string())
+        Self::new(kind, error.to_string())
     }
 }
 
 impl LaunchFailure {
-    /// All of them, in the order of their numbers.
+    /// All kinds, in declaration order.
     pub const ALL: [Self; 6] = [
-        Self::Starved,
+        Self::ResourcesExhausted,
         Self::Unreachable,
         Self::Denied,
         Self::Image,
@@ -88,10 +90,10 @@ impl LaunchFailure {
         Self::Refused,
     ];
 
-    /// Its name in metrics.
+    /// The label value in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Starved => "starved",
+            Self::ResourcesExhausted => "resources_exhausted",
             Self::Unreachable => "unreachable",
             Self::Denied => "denied",
             Self::Image => "image",
@@ -102,8 +104,8 @@ impl LaunchFailure {
 }
 
 impl ExitKind {
-    /// What the exit code of a container means: those from 129 on are signals.
-    pub fn of_exit_code(code: i32) -> Self {
+    /// Interprets the exit code of a container: 129 and above mean signals.
+    pub fn from_exit_code(code: i32) -> Self {
         if (129..=192).contains(&code) {
             Self::Signal(code - 128)
         } else {
@@ -112,13 +114,13 @@ impl ExitKind {
     }
 }
 
-/// What an engine or a server says, for logs: one line of a bounded length.
+/// Shortens a message of an engine or server to one line without control characters.
 pub fn one_line(text: &str) -> String {
-    const LONGEST: usize = 400;
+    const MAX_CHARS: usize = 400;
     text.trim()
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
-        .take(LONGEST)
+        .take(MAX_CHARS)
         .collect()
 }
 
@@ -126,10 +128,10 @@ impl fmt::Display for ExitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exited with {code}"),
-            Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
-            Self::OutOfMemory => f.write_str("was ended for want of memory"),
-            Self::Evicted => f.write_str("was put out by the machine that it was on"),
-            Self::Untold => f.write_str("ended, and nobody can say how"),
+            Self::Signal(signal) => write!(f, "was killed by signal {signal}"),
+            Self::OutOfMemory => f.write_str("ran out of memory"),
+            Self::Evicted => f.write_str("was evicted from its node"),
+            Self::Unknown => f.write_str("ended for an unknown reason"),
         }
     }
 }
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hostile_answer_stays_on_its_line() {
+    fn a_hostile_message_becomes_one_short_line() {
         let text = one_line(&format!("a\nb\x1b[2J{}", "x".repeat(9999)));
         assert!(text.len() < 500 && !text.contains(['\n', '\x1b']));
     }

@@ -9,8 +9,8 @@ mod limits;
 pub mod task;
 
 #[cfg(feature = "docker")]
-pub use engine::{ContainerExit, DockerEngine, EngineInfo, ImageInfo, is_absent, is_in_the_way};
+pub use engine::{ContainerState, DockerEngine, EngineInfo, ImageInfo, is_conflict, is_not_found};
 #[cfg(feature = "docker")]
-pub use hardened::{BindMount, hardened};
+pub use hardened::{BindMount, hardened_host_config};
 pub use launch_error::{ExitKind, LaunchError, LaunchFailure, one_line};
 pub use limits::{ContainerLimits, Gpus, InvalidLimit};

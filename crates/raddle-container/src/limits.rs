@@ -1,4 +1,4 @@
-//! What a container may use: the table `[spawner.container]`. Values only.
+//! `ContainerLimits`: what a container may use, as in the table `[spawner.container]`.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -8,43 +8,43 @@ use serde::{Deserialize, Deserializer, de};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerLimits {
-    /// Memory, in MiB. Swap is none.
+    /// Memory in MiB. There is no swap.
     pub memory_mb: u64,
-    /// Processors, of which a part will do.
+    /// Processors; fractions are allowed.
     pub cpus: f64,
     /// Processes and threads.
     pub pids: u32,
-    /// What fits into `/tmp`, in MiB: the one place that can be written. It counts as memory.
+    /// Size of `/tmp` in MiB, the only writable directory. It counts as memory.
     pub tmp_mb: u64,
     /// GPUs.
-    #[serde(deserialize_with = "gpus")]
+    #[serde(deserialize_with = "deserialize_gpus")]
     pub gpus: Option<Gpus>,
-    /// The networks it is in, by name. Without any it has none.
+    /// Names of its networks. Without any it has none.
     pub networks: Vec<String>,
-    /// A file with a seccomp profile, instead of the engine's own.
+    /// A file with a seccomp profile that replaces the engine's default.
     pub seccomp: Option<PathBuf>,
 }
 
-/// How many GPUs.
+/// A number of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gpus {
-    /// So many.
+    /// This many.
     Count(u32),
-    /// All there are.
+    /// All of them.
     All,
 }
 
-/// A worker alone takes a few; less than this it cannot begin in.
-const LEAST_MEMORY_MB: u64 = 16;
-const LEAST_PIDS: u32 = 8;
-/// More than any machine has: beyond it a number is a mistake.
-const MOST_MB: u64 = 64 << 20;
-const MOST_CPUS: f64 = 4096.0;
-const MOST_PIDS: u32 = 4 << 20;
-/// As Docker names what it does without.
+/// A worker cannot start with less.
+const MIN_MEMORY_MB: u64 = 16;
+const MIN_PIDS: u32 = 8;
+/// More than any machine has, so a larger number is a mistake.
+const MAX_MB: u64 = 64 << 20;
+const MAX_CPUS: f64 = 4096.0;
+const MAX_PIDS: u32 = 4 << 20;
+/// Docker's word for no seccomp filter.
 const UNCONFINED: &str = "unconfined";
 
-/// A limit that no container can have.
+/// A limit out of range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidLimit {
     /// Its key in `spawner.toml`.
@@ -56,9 +56,8 @@ pub struct InvalidLimit {
 impl ContainerLimits {
     /// Checks the limits.
     pub fn check(&self) -> Result<(), InvalidLimit> {
-        if let Some(wrong) = self.networks.iter().find(|name| !is_network(name)) {
-            let reason =
-                format!("'{wrong}' is not the name of a network: 'docker network ls' has them");
+        if let Some(invalid) = self.networks.iter().find(|name| !is_network(name)) {
+            let reason = format!("'{invalid}' is no name of a network: see 'docker network ls'");
             return Err(InvalidLimit {
                 key: "container.networks",
                 reason,
@@ -69,25 +68,20 @@ impl ContainerLimits {
             .as_ref()
             .is_some_and(|path| path.as_os_str() == UNCONFINED)
         {
-            let reason = "workers are not run without a filter: leave it out for the engine's own";
+            let reason = "workers must have a filter: leave this out for the engine's default";
             return Err(InvalidLimit {
                 key: "container.seccomp",
                 reason: reason.into(),
             });
         }
-        within(
-            "container.memory_mb",
-            self.memory_mb,
-            LEAST_MEMORY_MB,
-            MOST_MB,
-        )?;
-        within("container.cpus", self.cpus, 0.01, MOST_CPUS)?;
-        within("container.pids", self.pids, LEAST_PIDS, MOST_PIDS)?;
-        within("container.tmp_mb", self.tmp_mb, 1, MOST_MB)
+        check_range("container.memory_mb", self.memory_mb, MIN_MEMORY_MB, MAX_MB)?;
+        check_range("container.cpus", self.cpus, 0.01, MAX_CPUS)?;
+        check_range("container.pids", self.pids, MIN_PIDS, MAX_PIDS)?;
+        check_range("container.tmp_mb", self.tmp_mb, 1, MAX_MB)
     }
 }
 
-fn within<T: PartialOrd + fmt::Display>(
+fn check_range<T: PartialOrd + fmt::Display>(
     key: &'static str,
     value: T,
     least: T,
@@ -117,13 +111,13 @@ impl Default for ContainerLimits {
     }
 }
 
-/// What the engine takes for the name of a network, and not for the network of another container.
+/// Accepts names of networks, but not `container:NAME`, which means the network of a container.
 fn is_network(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(is_plain)
 }
 
-fn gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Gpus>, D::Error> {
+fn deserialize_gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Gpus>, D::Error> {
     let text = match toml::Value::deserialize(deserializer)? {
         toml::Value::String(text) => text,
         other => other.to_string(),

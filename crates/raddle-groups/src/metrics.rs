@@ -30,7 +30,11 @@ pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
         }
     }
     let help = "Processes that die as soon as they are started, and are held back.";
-    let mut braking = page.family("raddle_group_processes_braking", MetricKind::Gauge, help);
+    let mut braking = page.family(
+        "raddle_group_processes_backing_off",
+        MetricKind::Gauge,
+        help,
+    );
     for (process, census) in &snapshot.groups {
         braking.sample(&[("process", process)], census.backing_off as f64);
     }

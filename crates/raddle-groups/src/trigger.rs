@@ -19,7 +19,7 @@ pub(super) async fn declare(
             if let Some(trigger) = worker.schedule() {
                 let paused = known.get(&worker.slug).is_some_and(|standing| !standing.on);
                 let trigger = Schedule { paused, ..trigger };
-                let put = schedule::put_of(broker, trigger, name).await;
+                let put = schedule::put_owned(broker, trigger, name).await;
                 put.map_err(|source| ManagerError::Trigger {
                     slug: worker.slug.clone(),
                     source,
@@ -37,7 +37,7 @@ pub(super) async fn retire(
     processes: &[Process],
 ) -> Result<(), ManagerError> {
     for slug in former(broker.schedules(None).await?, name, processes) {
-        let removed = schedule::remove_of(broker, &slug, name).await;
+        let removed = schedule::remove_owned(broker, &slug, name).await;
         if removed.map_err(|source| ManagerError::Trigger {
             slug: slug.clone(),
             source,
@@ -147,7 +147,7 @@ mod tests {
             matches!(
                 refused,
                 ManagerError::Trigger {
-                    source: Error::ByHand(_),
+                    source: Error::NotOwned(_),
                     ..
                 }
             ),

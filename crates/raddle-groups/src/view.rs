@@ -200,7 +200,7 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
         .await?
         .and_then(|view| view.entry.owner);
     if let Some(owner) = owner {
-        schedule::remove_of(broker, slug, &owner).await?;
+        schedule::remove_owned(broker, slug, &owner).await?;
     }
     let others = standings(broker).await?;
     let is_unread = |source: &&String| !others.iter().any(|other| other.sources.contains(source));

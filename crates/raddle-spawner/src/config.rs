@@ -499,12 +499,12 @@ mod tests {
             (
                 "[spawner.container]\nnetworks = ['a b']",
                 "spawner.container.networks",
-                "'a b' is not the name of a network",
+                "'a b' is no name of a network",
             ),
             (
                 "[spawner.container]\nnetworks = ['container:x']",
                 "spawner.container.networks",
-                "not the name of a network",
+                "no name of a network",
             ),
             (
                 "[spawner.container]\nseccomp = 'unconfined'",

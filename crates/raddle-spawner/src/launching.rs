@@ -91,7 +91,7 @@ impl SpawnerService {
     }
 
     pub(super) fn not_launched(&mut self, error: LaunchError) {
-        self.obstacles.met(error.obstacle);
+        self.obstacles.met(error.kind);
         self.grief = Some(NoLaunch::Refused(error));
     }
 

@@ -130,7 +130,8 @@ impl Spawner {
     ) -> Result<Self> {
         let serving = match &options.socket {
             Some(path) => {
-                let serving = remote::Options::default().with_guests(options.guests.clone());
+                let serving =
+                    remote::Options::default().with_container_clients(options.guests.clone());
                 Some(ServedBroker::start_with(path, Arc::clone(&broker), serving).await?)
             }
             None => None,

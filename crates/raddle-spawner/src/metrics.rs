@@ -27,7 +27,7 @@ pub fn show_spawner(page: &mut MetricsPage, now: &SpawnerSnapshot, book: &Metric
         now.pending as f64,
     );
     gauge(
-        "raddle_spawner_braking",
+        "raddle_spawner_backing_off",
         "Whether launches are held back because workers die.",
         u8::from(now.braking).into(),
     );
@@ -37,7 +37,7 @@ pub fn show_spawner(page: &mut MetricsPage, now: &SpawnerSnapshot, book: &Metric
         now.launched,
     );
     page.count(
-        "raddle_spawner_stillborn_total",
+        "raddle_spawner_failed_starts_total",
         "Workers that died before they were ready.",
         now.stillborn,
     );

@@ -176,7 +176,7 @@ async fn keep<K: Clone + Display>(
                 let gone = match status {
                     Ok(status) => status.code().map_or_else(|| ExitKind::Signal(status.signal().unwrap_or(0)), ExitKind::Code),
                     // Somebody else has waited for it.
-                    Err(_) => ExitKind::Untold,
+                    Err(_) => ExitKind::Unknown,
                 };
                 let _ = tell.send((id, WorkerEvent::Gone(gone)));
                 return;

@@ -13,10 +13,13 @@ pub enum Error {
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
     /// No task and no worker has this short id.
-    #[error("no task ends in {0} here: 'raddle task list --all' shows those there are")]
+    #[error("no task has an id that ends in {0}: see 'raddle task list --all'")]
     UnknownShortId(ShortTid),
     /// Several tasks have this short id.
-    #[error("{short} is short for several tasks: give one in full: {}", join(tids))]
+    #[error(
+        "{short} matches several tasks: give the full id of one: {}",
+        join(tids)
+    )]
     AmbiguousShortId {
         /// The short id.
         short: ShortTid,
@@ -24,13 +27,13 @@ pub enum Error {
         tids: Vec<Tid>,
     },
     /// The last task was asked for, and there is none.
-    #[error("there is no task yet, and so no last one")]
+    #[error("there is no task yet")]
     NoTaskYet,
     /// No batch has this name.
-    #[error("there is no batch '{0}': 'raddle batch list' shows those there are")]
+    #[error("there is no batch '{0}': see 'raddle batch list'")]
     UnknownBatch(String),
     /// The last batch was asked for, and there is none.
-    #[error("there is no batch yet, and so no last one")]
+    #[error("there is no batch yet")]
     NoBatchYet,
 }
 

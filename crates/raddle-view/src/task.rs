@@ -18,7 +18,7 @@ const MAX_TEXT: usize = 16 * 1024 * 1024;
 const OUTPUT_CHUNK: u32 = 256 * 1024;
 /// How many events are read at once.
 const EVENTS_AT_ONCE: u32 = 1000;
-/// The text for lost output where no event says more.
+/// The text for lost output where no event has details.
 pub const OUTPUT_LOST: &str = "some of its output could not be kept";
 
 /// A sentence about the end of a task, where its exit code does not say enough.

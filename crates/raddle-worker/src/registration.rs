@@ -1,4 +1,4 @@
-//! The registration of a worker or manager: its id, its lease, and the control messages that are sent to it.
+//! The registration of a worker or manager: its id, its lease and its control commands.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -23,38 +23,40 @@ use crate::{
     },
 };
 
-/// How long others wait after a manager's last sign of life before they take it for gone.
+/// Length of a manager's lease.
 pub const LEASE: Duration = Duration::from_secs(3);
-/// After an error of the broker, before the next try.
+/// Pause after a broker error.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
-/// How long leaving the registry may take.
+/// How long deregistering may take.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether a manager is there: not one that was killed here, and is listed until its lease has run out.
+/// Whether a manager runs. One that was killed on this machine stays registered until its lease
+/// expires, but has no process.
 pub fn is_running(entry: &WorkerEntry) -> bool {
     let info = &entry.info;
-    let is_the_same = |born| info.born.is_none_or(|then| then == born);
-    !is_local(info) || raddle_runner::process_start_time(info.pid).is_some_and(is_the_same)
+    let is_same_process = |born| info.born.is_none_or(|then| then == born);
+    !is_local(info) || raddle_runner::process_start_time(info.pid).is_some_and(is_same_process)
 }
 
-/// Whether a manager is there, and is not leaving.
+/// Whether a manager runs and is not draining.
 pub fn is_staying(entry: &WorkerEntry) -> bool {
     entry.status != WorkerStatus::Draining && is_running(entry)
 }
 
-/// A lease, and how long runners take it to hold.
+/// A lease, and the page where runners read when it ends.
 #[derive(Clone)]
 pub struct WorkerLease {
     /// Its length.
     pub length: Duration,
-    /// When it was asked for, on the monotonic clock: the lease began no earlier.
+    /// When it was requested, on the monotonic clock. The broker granted it no earlier.
     pub requested_at: u64,
-    /// Where runners read how long it holds.
+    /// When runners must consider it expired.
     pub deadline: Arc<LeaseDeadlinePage>,
 }
 
 impl WorkerLease {
-    /// A lease that is about to be asked for. The page comes first: a process without descriptors for it must not hold a task.
+    /// Prepares a lease request. The page is created first: a process that has no descriptor for it
+    /// must not own a task.
     pub fn prepare(length: Duration) -> Result<Self> {
         let page = |error: io::Error| Error::Starved {
             what: "shared memory".into(),
@@ -68,21 +70,21 @@ impl WorkerLease {
         })
     }
 
-    /// Lets runners know that it was granted, or renewed, no earlier than at `requested_at`.
+    /// Tells runners that the lease was granted or renewed, no earlier than at `requested_at`.
     pub fn extend_from(&self, requested_at: u64) {
         self.deadline
             .extend_to(requested_at + self.length.as_nanos() as u64);
     }
 
-    /// Where the broker took its time to grant it, the lease is renewed. Otherwise runners would take it to be over when it has hardly begun, and
-    /// would end all that they are given.
+    /// Renews the lease if the broker took long to grant it. Otherwise runners would consider it
+    /// expired early, and kill their attempts.
     async fn renew_if_late(&mut self, broker: &dyn Broker, tid: Tid) {
         let now = LeaseDeadlinePage::clock_now();
         if u128::from(now - self.requested_at) < self.length.as_nanos() / 4 {
             return;
         }
         let mut renewer = broker.lease_renewer(tid, self.length);
-        // What any other answer means is for the renewer to find out.
+        // The renewer thread handles all other answers.
         if let Ok(Ok(LeaseStatus::Alive(_))) =
             tokio::task::spawn_blocking(move || renewer.renew(Heartbeat::default())).await
         {
@@ -91,7 +93,7 @@ impl WorkerLease {
     }
 }
 
-/// The registration of a worker or manager: its id, its lease, and the control messages to it.
+/// The registration of a worker or manager.
 pub struct Registration {
     /// The id.
     pub tid: Tid,
@@ -104,7 +106,7 @@ pub struct Registration {
     pub renewer: RenewerThread,
     /// What heartbeats report.
     pub stats: Arc<WorkerStats>,
-    /// The lease is lost: others may take it for gone.
+    /// The lease is lost: others may have its tasks.
     pub lost: bool,
 }
 
@@ -126,7 +128,7 @@ impl Registration {
         Self::keep_lease(broker, tid, lease).await
     }
 
-    /// Keeps a lease that was granted to `tid`.
+    /// Starts to renew a lease that was granted to `tid`.
     pub async fn keep_lease(
         broker: &Arc<dyn Broker>,
         tid: Tid,
@@ -158,8 +160,8 @@ impl Registration {
         })
     }
 
-    /// Registers one whose lease was lost under a new id, unless it is asked to stop before. What kept the lease from being renewed may still be there:
-    /// an agent that is gone is waited for as long as `patience` says.
+    /// Registers under a new id after the lease was lost, unless a stop is requested first. The
+    /// cause may last: a missing agent is waited for as long as `patience`.
     pub async fn register_again(
         broker: &Arc<dyn Broker>,
         info: &WorkerInfo,
@@ -174,7 +176,7 @@ impl Registration {
                 () = shutdown.requested(1) => return Ok(None),
             };
             match result {
-                // The engine has tried for as long as its URL says.
+                // The engine has already retried for as long as its URL says.
                 Err(error @ Error::Unreachable { .. }) => return Err(error),
                 Err(error @ Error::AgentGone { .. }) if since.elapsed() >= patience => {
                     return Err(error);
@@ -189,20 +191,18 @@ impl Registration {
     }
 }
 
-/// Takes a manager out of the registry. One that nobody hears is taken for gone when its lease has run out.
+/// Deregisters a manager. If the broker does not answer, its lease expires.
 pub async fn deregister(broker: &Arc<dyn Broker>, tid: Tid, failure: Option<String>) {
     if timeout(DEREGISTER_TIMEOUT, broker.deregister(tid, failure))
         .await
         .is_err()
     {
-        tracing::warn!(
-            "left without a word, for the broker does not answer: the lease will run out"
-        );
+        tracing::warn!("could not deregister, the broker does not answer: the lease will expire");
     }
 }
 
 impl Registration {
-    /// Hears no more control messages.
+    /// Stops receiving control commands.
     pub fn close(&self) {
         self.listener.abort();
     }
@@ -222,8 +222,8 @@ mod tests {
     use crate::worker::this_host;
 
     #[test]
-    fn who_is_in_another_place_is_not_missed_by_the_number_of_its_process() {
-        let nobody = |place: Option<&str>| {
+    fn a_missing_pid_proves_nothing_about_another_pid_namespace() {
+        let manager_at = |place: Option<&str>| {
             let info = WorkerInfo {
                 pid: u32::MAX,
                 host: this_host(),
@@ -234,12 +234,12 @@ mod tests {
             WorkerEntry::new(tid, info, Heartbeat::default(), Timestamp::UNIX_EPOCH)
         };
         assert!(
-            !is_running(&nobody(raddle_runner::pid_scope())) && !is_running(&nobody(None)),
-            "it was killed here"
+            !is_running(&manager_at(raddle_runner::pid_scope())) && !is_running(&manager_at(None)),
+            "it was killed on this machine"
         );
         assert!(
-            is_running(&nobody(Some("a container"))),
-            "its lease has to tell"
+            is_running(&manager_at(Some("a container"))),
+            "only its lease can tell"
         );
     }
 }

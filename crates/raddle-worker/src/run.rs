@@ -19,7 +19,9 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use raddle_client::wait::{LONG, TaskFollower, WATCH_WORKERS, is_within, reclaim_if_worker_lost};
+use raddle_client::wait::{
+    MAX_WAIT, TaskFollower, WATCH_WORKERS, is_within, reclaim_if_worker_lost,
+};
 
 use crate::worker::{Options, Shutdown, SuspendGuard, Worker, WorkerEnd, WorkerEndReason};
 
@@ -243,7 +245,7 @@ impl<F: FnMut(RunEvent<'_>) -> ControlFlow<()>> Run<F> {
         loop {
             let wait = match (&self.inline, self.watches_progress) {
                 (_, true) => PROGRESS_INTERVAL,
-                (Some(_), false) => LONG,
+                (Some(_), false) => MAX_WAIT,
                 (None, false) => WATCH_WORKERS,
             };
             let step = tokio::select! {

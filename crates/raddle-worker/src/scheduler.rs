@@ -1,4 +1,4 @@
-//! Firing schedules: waits for the broker's agenda, and takes what is due before others do.
+//! The scheduler: waits for due schedules and expired tasks, and fires schedules before others do.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,38 +15,39 @@ use tokio::{
 
 use raddle_client::schedule::zone;
 
-/// How long one wait for the agenda lasts before it is begun again. Nothing depends on it.
+/// Longest single wait for due items. It is repeated, so nothing depends on the length.
 const WAIT: Duration = Duration::from_secs(3600);
-/// When what is due cannot be fired here, before the next look: what else is due may be so much late then.
+/// Pause if nothing that is due could be fired. Other due items are late by up to this.
 const PAUSE: Duration = Duration::from_millis(250);
-/// After errors of the broker it doubles as long as they go on.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How many tasks are submitted in one step, and how large they may be together: others wait meanwhile.
-const PORTION: usize = 100;
-const PORTION_BYTES: usize = 8 << 20;
+/// Longest pause after broker errors. It doubles up to this.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Most tasks in one transaction, and most bytes: other writers wait for it.
+const BATCH: usize = 100;
+const BATCH_BYTES: usize = 8 << 20;
 
-/// Fires schedules and ends tasks that have expired, on the runtime that it was started on, until it is dropped. Dropping it loses nothing: a due time is
-/// fired with the step that takes it, or not at all.
+/// Fires schedules and expires tasks, on the current runtime, until it is dropped. Dropping it
+/// loses nothing: firing is one transaction.
 pub struct RunningScheduler(JoinHandle<()>);
 
 struct ScheduleService {
     broker: Arc<dyn Schedules>,
-    /// Schedules that the broker refuses to fire, and what it has said of each.
+    /// Schedules that the broker refuses to fire, and its last error for each.
     refused: BTreeMap<String, String>,
 }
 
-/// What came of one schedule that was due.
+/// The outcome for one due schedule.
 enum FireResult {
-    /// This service, or another that was faster, has submitted its tasks.
+    /// Its tasks were submitted, here or by a faster scheduler.
     Fired,
-    /// The broker refuses its tasks. Its due times are left out, or, where the broker refuses even that, it stays due.
-    Refused { error: Error, is_left_out: bool },
-    /// Nothing can be made of it here.
+    /// The broker refuses its tasks. Its due times are skipped. If the broker refuses that too, it
+    /// stays due.
+    Refused { error: Error, is_skipped: bool },
+    /// This program cannot fire it.
     Unable,
 }
 
 impl RunningScheduler {
-    /// Fires the schedules of this broker from now on.
+    /// Starts to fire the schedules of a broker.
     pub fn start(broker: Arc<dyn Broker>) -> Self {
         Self(tokio::spawn(ScheduleService::new(broker).run()))
     }
@@ -66,31 +67,32 @@ impl ScheduleService {
         }
     }
 
-    /// Fires what is due until the broker is closed. No other error ends it: one schedule, or one hour of trouble, must not be the end of all others.
+    /// Runs until the broker is closed. Other errors do not end it, so that one bad schedule or an
+    /// outage does not stop all schedules.
     async fn run(mut self) {
         let mut failures = 0;
         loop {
             let done = match self.broker.due_items(WAIT).await {
-                Ok(due_items) => self.attend(due_items).await,
+                Ok(due_items) => self.handle_due_items(due_items).await,
                 Err(error) => Err(error),
             };
             let pause = match done {
-                Ok(moved) => {
+                Ok(changed) => {
                     failures = 0;
-                    if moved { Duration::ZERO } else { PAUSE }
+                    if changed { Duration::ZERO } else { PAUSE }
                 }
                 Err(error @ Error::Closed) => {
-                    tracing::warn!(%error, "schedules are not fired from here any more");
+                    tracing::warn!(%error, "the scheduler stops");
                     return;
                 }
                 Err(error) => {
                     failures += 1;
-                    let longer = ExponentialBackoff::new(2 * PAUSE, LONGEST_PAUSE).pause(failures);
+                    let longer = ExponentialBackoff::new(2 * PAUSE, MAX_PAUSE).pause(failures);
                     if error.is_retryable() {
-                        tracing::warn!(%error, "schedules cannot be looked at");
+                        tracing::warn!(%error, "schedules cannot be read: retrying");
                     } else {
                         let again_in = longer.as_secs_f64();
-                        tracing::error!(%error, again_in, "nothing is fired from here, and that will not pass by itself");
+                        tracing::error!(%error, again_in, "schedules cannot be fired, and retries will not help");
                     }
                     longer
                 }
@@ -99,11 +101,11 @@ impl ScheduleService {
         }
     }
 
-    /// Does what is on the agenda. Returns whether anything came of it.
-    async fn attend(&mut self, due_items: DueItems) -> Result<bool> {
+    /// Handles due items. Returns whether anything changed.
+    async fn handle_due_items(&mut self, due_items: DueItems) -> Result<bool> {
         let DueItems { now, due, expired } = due_items;
-        let mut moved = due.is_empty() || expired > 0;
-        // Together, so that they are written together. They end with this if it is dropped.
+        let mut changed = due.is_empty() || expired > 0;
+        // Concurrently, so that the engine can batch the writes. Dropping the set aborts them.
         let mut firing = JoinSet::new();
         for view in due {
             let broker = Arc::clone(&self.broker);
@@ -115,10 +117,10 @@ impl ScheduleService {
             });
         }
         let mut failure = None;
-        // One that panics has come to nothing.
+        // A panic counts as no change.
         while let Some(fired) = firing.join_next().await {
             match fired {
-                Ok((schedule, Ok(outcome))) => moved |= self.note(schedule, outcome),
+                Ok((schedule, Ok(outcome))) => changed |= self.record_outcome(schedule, outcome),
                 Ok((_, Err(error))) => failure = Some(error),
                 Err(_) => {}
             }
@@ -127,40 +129,41 @@ impl ScheduleService {
             tracing::info!(tasks = expired, "tasks expired before a worker took them");
         }
         match failure {
-            Some(error) if !moved => Err(error),
+            Some(error) if !changed => Err(error),
             Some(error) => {
                 tracing::warn!(%error, "a schedule could not be fired");
-                Ok(moved)
+                Ok(changed)
             }
-            None => Ok(moved),
+            None => Ok(changed),
         }
     }
 
-    fn note(&mut self, schedule: String, outcome: FireResult) -> bool {
+    fn record_outcome(&mut self, schedule: String, outcome: FireResult) -> bool {
         match outcome {
             FireResult::Fired => {
                 self.refused.remove(&schedule);
                 true
             }
-            FireResult::Refused { error, is_left_out } => {
-                // It is tried each time that it is due: the schedule may be fixed, or removed. That is logged once.
+            FireResult::Refused { error, is_skipped } => {
+                // It is tried at each due time, because it may be fixed or removed, but logged
+                // once.
                 let why = error.to_string();
                 if self.refused.get(&schedule) != Some(&why) {
                     tracing::error!(
                         schedule,
                         why,
-                        "a schedule cannot be fired: write it anew, or remove it"
+                        "a schedule cannot be fired: correct it, or remove it with 'raddle schedule remove'"
                     );
                     self.refused.insert(schedule, why);
                 }
-                is_left_out
+                is_skipped
             }
             FireResult::Unable => false,
         }
     }
 }
 
-/// Fires one schedule as it was seen.
+/// Fires one schedule, if it has not changed since it was read.
 async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Result<FireResult> {
     let ScheduleView { version, entry, .. } = view;
     let schedule = &entry.schedule;
@@ -168,11 +171,11 @@ async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Res
         tracing::warn!(
             schedule = schedule.name,
             zone = schedule.zone(),
-            "a schedule is in a time zone that is not known here"
+            "the time zone of a schedule is unknown on this machine"
         );
         return Ok(FireResult::Unable);
     };
-    let Some(firing) = entry.fire(&zone, now, portion(schedule)) else {
+    let Some(firing) = entry.fire(&zone, now, batch_size(schedule)) else {
         return Ok(FireResult::Unable);
     };
     let change = |next: &ScheduleEntry, tasks| ScheduleChange {
@@ -190,14 +193,14 @@ async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Res
     match broker.change_schedule(change(&firing.entry, tasks)).await {
         Ok(ScheduleChangeOutcome::Applied { submitted, .. }) => {
             for (due, stored) in firing.due.iter().zip(&submitted) {
-                tracing::info!(schedule = schedule.name, %due, tid = %stored.tid(), "fired");
+                tracing::info!(schedule = schedule.name, %due, tid = %stored.tid(), "fired a schedule");
             }
             if firing.missed > 0 {
                 let missed = firing.missed;
                 tracing::warn!(
                     schedule = schedule.name,
                     missed,
-                    "due times were missed, and are left out"
+                    "skipped missed due times of a schedule"
                 );
             }
             Ok(FireResult::Fired)
@@ -205,16 +208,16 @@ async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Res
         Ok(ScheduleChangeOutcome::Conflict | ScheduleChangeOutcome::NotDue) => {
             Ok(FireResult::Fired)
         }
-        // Its own fault. If it stayed due, all others would have to wait.
+        // The schedule itself is at fault. If it stayed due, all others would wait for it.
         Err(error) if error.is_callers() => {
             match broker
                 .change_schedule(change(&entry.refused(&firing), Vec::new()))
                 .await
             {
                 Err(again) if !again.is_callers() => Err(again),
-                left_out => Ok(FireResult::Refused {
+                skipped => Ok(FireResult::Refused {
                     error,
-                    is_left_out: left_out.is_ok(),
+                    is_skipped: skipped.is_ok(),
                 }),
             }
         }
@@ -222,10 +225,10 @@ async fn fire(broker: &dyn Schedules, view: ScheduleView, now: Timestamp) -> Res
     }
 }
 
-/// How many tasks of a schedule are submitted in one step.
-fn portion(schedule: &Schedule) -> usize {
-    let size = serde_json::to_string(&schedule.task).map_or(PORTION_BYTES, |text| text.len());
-    (PORTION_BYTES / size.max(1)).clamp(1, PORTION)
+/// How many tasks of a schedule fit into one transaction.
+fn batch_size(schedule: &Schedule) -> usize {
+    let size = serde_json::to_string(&schedule.task).map_or(BATCH_BYTES, |text| text.len());
+    (BATCH_BYTES / size.max(1)).clamp(1, BATCH)
 }
 
 #[cfg(test)]
@@ -243,8 +246,8 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// A broker that never has what is submitted for the schedule `bad`, has no change at all of the schedule `worse`, and fails for good with the first
-    /// change that it could make.
+    /// A broker that refuses all tasks of the schedule `bad` and every change of `worse`, and fails
+    /// the first other change.
     struct FailingBroker {
         memory: Arc<Sqlite>,
         failures: Mutex<Vec<Error>>,
@@ -269,8 +272,11 @@ mod tests {
         }
     }
 
-    /// Adds schedules that are due so often.
-    async fn frail(schedules: &[(&str, Duration)], failures: Vec<Error>) -> Arc<FailingBroker> {
+    /// Makes such a broker, with schedules at these intervals.
+    async fn failing_broker(
+        schedules: &[(&str, Duration)],
+        failures: Vec<Error>,
+    ) -> Arc<FailingBroker> {
         let memory = Arc::new(Sqlite::in_memory().await.unwrap());
         for (name, every) in schedules {
             let schedule = Schedule::every(*name, *every)
@@ -284,21 +290,21 @@ mod tests {
         })
     }
 
-    /// Fires until this holds of a schedule.
+    /// Fires schedules until this holds for one.
     async fn fire_until(
-        frail: &Arc<FailingBroker>,
+        failing_broker: &Arc<FailingBroker>,
         name: &str,
         holds: impl Fn(&ScheduleEntry) -> bool,
     ) -> ScheduleEntry {
-        let service = ScheduleService::new(Arc::clone(frail) as Arc<dyn Schedules>);
+        let service = ScheduleService::new(Arc::clone(failing_broker) as Arc<dyn Schedules>);
         let running = RunningScheduler(tokio::spawn(service.run()));
         let held = async {
             loop {
-                let entry = frail.schedule(name).await.unwrap().unwrap().entry;
+                let entry = failing_broker.schedule(name).await.unwrap().unwrap().entry;
                 if holds(&entry) {
                     break entry;
                 }
-                assert!(!running.0.is_finished(), "it has ended");
+                assert!(!running.0.is_finished(), "the scheduler has ended");
                 sleep(Duration::from_millis(10)).await;
             }
         };
@@ -306,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_error_but_the_end_of_its_broker_is_the_end_of_scheduling() {
+    async fn only_a_closed_broker_ends_the_scheduler() {
         let corrupt = Error::Corrupt {
             path: "raddle.db".into(),
             found: "nonsense".into(),
@@ -316,20 +322,20 @@ mod tests {
             ("bad", Duration::from_millis(10)),
             ("good", Duration::from_millis(50)),
         ];
-        let frail = frail(
+        let failing_broker = failing_broker(
             &[&often[..], &[("worse", Duration::from_millis(10))]].concat(),
             vec![corrupt],
         )
         .await;
-        fire_until(&frail, "good", |entry| entry.fired >= 2).await;
+        fire_until(&failing_broker, "good", |entry| entry.fired >= 2).await;
     }
 
     #[tokio::test]
-    async fn what_is_refused_is_left_out_and_due_again_at_its_next_time() {
+    async fn skips_refused_due_times_and_tries_the_next_ones() {
         let every = Duration::from_millis(100);
-        let frail = frail(&[("bad", every)], Vec::new()).await;
-        let first = frail.schedule("bad").await.unwrap().unwrap().entry;
-        let entry = fire_until(&frail, "bad", |entry| entry.missed >= 3).await;
+        let failing_broker = failing_broker(&[("bad", every)], Vec::new()).await;
+        let first = failing_broker.schedule("bad").await.unwrap().unwrap().entry;
+        let entry = fire_until(&failing_broker, "bad", |entry| entry.missed >= 3).await;
         assert_eq!((entry.fired, entry.last), (0, None));
         assert!(
             entry.missed >= 3 && entry.next >= first.next.map(|next| next + 3 * every),

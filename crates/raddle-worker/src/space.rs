@@ -1,17 +1,18 @@
-//! Waiting for space: for a full disk to be emptied, or for a server to have memory again.
+//! Waiting for space: until a full disk or a full server has room again.
 //!
-//! A worker or manager that ended instead would be started again and again by what keeps it, and would do no better.
+//! A worker or manager waits instead of exiting: its supervisor would restart it again and again.
 
 use std::{fmt::Display, future::Future, time::Duration};
 
 use raddle_model::ExponentialBackoff;
 use tokio::time::sleep;
 
-/// Pauses between tries. The longest is how late what waits goes on.
+/// Pauses between tries. The longest is the delay after there is space again.
 pub(crate) const BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(500), Duration::from_secs(5));
 
-/// Tries `step` again while it fails as `is_full` says. Logs that once, and when it is over.
+/// Repeats `step` while it fails with an error that `is_full` accepts. Logs the start and the end
+/// of the wait.
 pub async fn wait_for_space<T, E: Display, F>(
     is_full: impl Fn(&E) -> bool,
     mut step: impl FnMut() -> F,
@@ -44,7 +45,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_longer_and_longer_until_there_is_space() {
+    async fn pauses_longer_until_there_is_space() {
         let began = tokio::time::Instant::now();
         let mut tried_at = Vec::new();
         let step = || {
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_error_is_not_waited_for() {
+    async fn returns_other_errors_at_once() {
         let step = || std::future::ready(Err::<(), _>("damaged"));
         assert_eq!(
             wait_for_space(|error: &&str| *error == "full", step).await,

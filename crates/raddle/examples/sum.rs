@@ -1,9 +1,10 @@
-//! A program whose function runs as a task, each time in a process of its own. It is its own worker: see docs/start/first-function.md.
+//! A program whose function runs as a task, each time in its own process. It is its own worker: see
+//! docs/start/first-function.md.
 
 use raddle::prelude::*;
 
 /// The sum of all numbers up to `n`, and the process that has added them up.
-#[raddle::routine(name = "sum")]
+#[raddle::routine(name = "sum", isolation = "process")]
 fn sum(n: u64) -> (u64, u32) {
     println!("adding up {n} numbers");
     ((1..=n).sum(), std::process::id())

@@ -1,6 +1,6 @@
--- Lets tasks follow a running attempt: they stand aside until that has succeeded. CHAINED has under a task's id what there is of it,
--- "calls tasks bytes told"; under that and the number of a call what came with it. Nothing of it is known anywhere else.
--- ARGV: task, attempt, owner, what there was of it before ('' for nothing), what there is now, the number of this call, and the tasks, packed.
+-- Chains tasks to a running attempt. CHAINED holds under the task's id the totals, "calls tasks
+-- bytes forwarded", and under the id and the number of a call the tasks of that call. ARGV: task,
+-- attempt, owner, expected totals ('' for none), new totals, number of this call, packed tasks.
 local tid, attempt, owner, before, now_is = unpack(ARGV, FIRST, FIRST + 4)
 local rec = call('HGET', TASK, tid)
 local f = rec and fields(rec)

@@ -1,19 +1,19 @@
--- Gives tasks to a worker: the most urgent, then the oldest, over the partitions that it serves.
--- ARGV: the worker, how many at most, how many partitions the caller knows of, the one task that is asked for or '', and the partitions that
--- the worker serves.
--- Answers a word and what belongs to it: 'ok' and of each task its id, its attempt, its fencing token and its spec; 'none' and in how many microseconds to look
--- again without being woken; 'parts' for a caller that knows of other partitions than there are; 'gone'.
+-- Claims tasks by priority and age over the partitions that a worker serves. ARGV: worker, maximum,
+-- number of partitions that the caller knows, a single task to claim or '', the partitions. Returns
+-- a word and its values: 'ok' and for each task id, attempt, fencing token and spec; 'none' and the
+-- microseconds until the next task is due; 'parts' if the caller does not know all partitions;
+-- 'gone' if the worker has no lease.
 local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
 local SERVED = FIRST + 4
--- How many overdue tasks one claim moves: the rest follows with the next.
+-- The most delayed tasks that one claim makes ready. The next claim goes on.
 local PROMOTED = 256
--- Wakes a worker for a partition in which a task waits.
+-- Wakes a worker for a partition that has a ready task.
 local function wake_for_waiting(part)
   if call('ZLEXCOUNT', LINE, '[' .. part .. ' ', '(' .. part .. '!') > 0 then wake('ready:' .. part) end
 end
 
--- Whose lease has run out gets nothing: its runners have given up, and others take over what it has. Its `BLPOP` may have taken the element that
--- was to wake a worker, so another is woken.
+-- A worker with an expired lease gets nothing: its runners have given up, and other workers reclaim
+-- its tasks. Its `BLPOP` may have taken the element that was to wake a worker, so wake another.
 if not has_lease(owner) then
   for i = SERVED, #ARGV do
     wake_for_waiting(ARGV[i])
@@ -22,7 +22,7 @@ if not has_lease(owner) then
 end
 if only == '' and call('SCARD', PARTS) ~= known then return answer({ 'parts' }) end
 
--- Delayed tasks whose time has come, whatever they need.
+-- Make due tasks ready, whatever they need.
 local promoted = {}
 local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 if next_due[1] and tonumber(next_due[2]) <= now_us then
@@ -36,7 +36,7 @@ if next_due[1] and tonumber(next_due[2]) <= now_us then
     local f, part = fields(records[i]), string.sub(due[i], 21)
     f[1], f[10] = 'r', '-'
     changed[2 * i - 1], changed[2 * i] = tids[i], record(f)
-    line_up(part, tids[i])
+    enqueue_ready(part, tids[i])
     promoted[part] = true
   end
   call('HSET', TASK, unpack(changed))
@@ -45,9 +45,10 @@ if next_due[1] and tonumber(next_due[2]) <= now_us then
   next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 end
 
--- What is taken: the ids, and their members of LINE; and the partition of the first task that is left.
+-- What is claimed: ids and members of LINE; and the partition of the first ready task that remains.
 local tids, from_line, left = {}, {}, nil
--- Reads some of each partition, merges them, and takes them up to where the rest of a partition may come in between; then on from there.
+-- Reads a chunk of each partition, merges them, and takes tasks up to the point where an unread
+-- task of some partition may come first; then continues from there.
 local function take_in_order()
   local chunk, from, taken = floor(max / math.max(#ARGV - SERVED + 1, 1)) + 2, {}, {}
   repeat
@@ -79,20 +80,20 @@ local function take_in_order()
     chunk = chunk * 2
   until left or not horizon
   for part, n in pairs(taken) do
-    waits(part, -n)
+    add_ready(part, -n)
   end
 end
 
 if only == '' then
   take_in_order()
 else
-  -- Only the caller's own look said that it is there: the record has the last word.
+  -- The caller has only seen that the task exists: the record decides.
   local spec, rec = call('HGET', SPEC, only), call('HGET', TASK, only)
   if max > 0 and spec and call('HEXISTS', DONE, only) == 0 and (not rec or fields(rec)[1] == 'r') then
     tids[1] = only
   end
 end
--- Before any of them leaves its line: one that cannot be read must not take the others with it.
+-- Read before anything is removed, so that an unreadable record does not take the others with it.
 local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
 for i = 1, #tids do
   records[i] = records[i] and fields(records[i])
@@ -100,27 +101,28 @@ end
 if only == '' then
   call_many('ZREM', LINE, from_line)
 elseif #tids > 0 then
-  leave_line(head(specs[1]), only)
+  remove_ready(head(specs[1]), only)
 end
 
--- Another worker is woken for what became ready and is still there; for the next task in line, so that a batch wakes one after another; and
--- for what is due soon, since a worker that has tasks does not look again in time.
+-- Wake another worker for tasks that became ready and remain; for the next ready task, so that the
+-- tasks of a batch wake workers one after another; and for a task that is due soon, because this
+-- worker now has tasks and does not check again in time.
 for part in pairs(promoted) do
   wake_for_waiting(part)
 end
 if left and not promoted[left] then wake('ready:' .. left) end
-if #tids > 0 and next_due[1] and tonumber(next_due[2]) - now_us < LOOKS then wake('ready:' .. string.sub(next_due[1], 21)) end
+if #tids > 0 and next_due[1] and tonumber(next_due[2]) - now_us < CHECK_INTERVAL_US then wake('ready:' .. string.sub(next_due[1], 21)) end
 
 if #tids == 0 then
-  -- What is left in the lists would wake workers for nothing.
+  -- Left-over elements would wake workers for nothing.
   for i = SERVED, left and 0 or #ARGV do
     call('DEL', PREFIX .. 'ready:' .. ARGV[i])
   end
   return answer({ 'none', next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '' })
 end
--- Specs are not remembered with the answer: they are where they are, and many.
+-- The stored reply has no specs: they are large, and stored already.
 local reply, again = { 'ok' }, { 'again' }
-local claimed_at, changed, owned, told = int(now_us), {}, {}, {}
+local claimed_at, changed, owned, attempts = int(now_us), {}, {}, {}
 for i = 1, #tids do
   local tid, spec, f = tids[i], specs[i], records[i]
   if spec then
@@ -130,19 +132,20 @@ for i = 1, #tids do
       f[1], f[2], f[6], f[7], f[8], f[9], f[10] = 's', attempt, owner, claimed_at, '-', 0, '-'
       now_is = record(f)
     else
-      now_is = first_record(spec, owner)
+      now_is = initial_record(spec, owner)
     end
-    local n = #told + 1
+    local n = #attempts + 1
     changed[2 * n - 1], changed[2 * n] = tid, now_is
     owned[2 * n - 1], owned[2 * n] = '0', owner .. ':' .. tid
-    told[n] = tid .. ':' .. attempt
+    attempts[n] = tid .. ':' .. attempt
     reply[4 * n - 2], reply[4 * n - 1], reply[4 * n + 1] = tid, attempt, spec
     again[3 * n - 1], again[3 * n] = tid, attempt
   end
 end
--- The fencing token is the id of the event: ids come from the clock, so a server that has forgotten a claim does not give its token out again.
-local s, c = event(SPAWNING, owner, table.concat(told, ' '), #told)
-for n = 1, #told do
+-- The fencing token is the id of the event: ids come from the clock, so a server that has lost a
+-- claim does not give its token out again.
+local s, c = event(SPAWNING, owner, table.concat(attempts, ' '), #attempts)
+for n = 1, #attempts do
   local token = digits(id_after(s, c, n - 1))
   reply[4 * n], again[3 * n + 1] = token, token
 end

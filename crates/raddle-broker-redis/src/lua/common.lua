@@ -1,31 +1,34 @@
--- The beginning of every script. ARGV[1] is the prefix of all keys and channels of the namespace, which have one hash tag, ARGV[2] where
--- the answer is remembered, if it is, and ARGV[3] the number of the call. Keys that always exist have their names in capitals.
+-- The start of every script. ARGV[1] is the prefix of all keys and channels, which share one hash
+-- tag; ARGV[2] the field for the stored reply, or ''; ARGV[3] the number of the call. The fixed
+-- keys are defined in capitals.
 local call, fmt, floor = redis.call, string.format, math.floor
 local PREFIX, FIRST = ARGV[1], 4
 
--- Kinds of events, as `EventKind` numbers them.
+-- Kinds of events, numbered as in `TaskEventKind`.
 local SPAWNING, RUNNING, COMPLETED, STALE, CONTROL_IGNORED, OUTPUT_LOST = '1', '2', '3', '13', '14', '15'
 
--- A call whose answer was lost is sent again under the same number, and gets the answer of the first time. It is kept beside the clock,
--- because a key of its own with a time to live costs as much as three fields.
--- Within a slot numbers only grow: what comes under a smaller one was given up long ago, and sent again since.
-local clock, said = unpack(call('HMGET', META, 'clock', ARGV[2]))
+-- A call whose reply was lost is sent again under the same number, and gets the stored reply.
+-- Replies are fields beside the clock, because a key with a time to live costs as much as three
+-- fields. Within a field numbers only grow: a smaller one belongs to a call that was given up long
+-- ago.
+local clock, stored = unpack(call('HMGET', META, 'clock', ARGV[2]))
 local number = tonumber(ARGV[3])
 
--- A server that is out of memory refuses commands that may need more of it, unless the script has written before. Scripts that keep alive what was
--- accepted, or bring it to its end, begin with a write that needs none.
+-- A server that is out of memory refuses commands that may need more, unless the script has written
+-- before. Scripts that keep accepted tasks alive, or finish them, begin with a write that needs no
+-- memory.
 local function write_without_memory()
   call('DEL', KEYS[2])
 end
 
-if said then
-  local last = struct.unpack('<d', said)
-  if last == number then return cmsgpack.unpack(string.sub(said, 17)) end
-  if last > number then return redis.error_reply('RADDLE a call that is over was made again') end
+if stored then
+  local last = struct.unpack('<d', stored)
+  if last == number then return cmsgpack.unpack(string.sub(stored, 17)) end
+  if last > number then return redis.error_reply('RADDLE a finished call was sent again') end
 end
 
--- The clock. Numbers are doubles here, exact up to 2^53: an id is kept as its slot of 4096 ns and a counter. As bytes, which take a tenth of
--- the time that digits take.
+-- The clock. Numbers are doubles, exact up to 2^53, so an id is a slot of 4096 ns and a counter.
+-- Stored as bytes, which parse ten times as fast as digits.
 local time = call('TIME')
 local sec, usec = tonumber(time[1]), tonumber(time[2])
 local now_us = sec * 1000000 + usec
@@ -40,7 +43,7 @@ local function int(number)
   return fmt('%d', number)
 end
 
--- Takes `n` ids in a row and returns the first.
+-- Takes `n` consecutive ids and returns the first.
 local function take_ids(n)
   local now = floor(sec * 1953125 / 8 + usec * 125 / 512)
   if now > slot then
@@ -55,25 +58,26 @@ local function take_ids(n)
   return first_slot, first_counter
 end
 
--- The id `i` after another.
+-- The id `i` places after another.
 local function id_after(s, c, i)
   c = c + i
   return s + floor(c / 4096), c % 4096
 end
 
--- An id as it stands in a stream.
+-- An id as a stream entry id.
 local function stream_id(s, c)
   return fmt('%d-%d', s, c)
 end
 
--- An id as people see it: its 19 digits, in two limbs.
+-- An id as 19 digits, computed in two limbs.
 local function digits(s, c)
   local high, low = floor(s / 10000000), s % 10000000 * 4096 + c
   return fmt('%d%07d', high * 4096 + floor(low / 10000000), low % 10000000)
 end
 
--- Numbers go to the server as text that is made here: what it makes of them itself is exact for every fraction, and slow.
--- Calls `name` with many arguments, in portions that fit the stack. Gives the items of all answers, or their sum.
+-- Calls `name` with many arguments, in portions that fit the Lua stack. Returns the items of all
+-- replies, or their sum. Numbers are formatted here: the server's own conversion is exact for every
+-- fraction, and slow.
 local function call_many(name, key, args)
   local from, all, sum = 1, {}, 0
   while from <= #args do
@@ -91,14 +95,15 @@ local function call_many(name, key, args)
   return all, sum
 end
 
--- Bells are brought together, and rung once at the end; counters are written then.
-local bells, counts = {}, {}
-local function ring(topic)
-  bells[topic] = true
+-- Notifications and counters are collected, and written once at the end.
+local topics, counts = {}, {}
+local function notify(topic)
+  topics[topic] = true
 end
 
--- A queue as four arguments from `a` on: its key, what its members begin with, its name if it is one of its own, and a mark if it is for
--- control words. `append` adds messages to it and gives their ids.
+-- Appends messages to a queue and returns their ids. A queue is four arguments from `a` on: its
+-- key, the prefix of its members, its name if it must be listed, and a mark if it takes control
+-- messages.
 local function append(a, bodies)
   local queue, prefix, name, mark = unpack(ARGV, a, a + 3)
   local s, c = take_ids(#bodies)
@@ -109,44 +114,48 @@ local function append(a, bodies)
   end
   call_many('ZADD', queue, members)
   if name ~= '' then call('SADD', QUEUES, name) end
-  ring('queue')
-  if mark ~= '' then ring('control') end
+  notify('queue')
+  if mark ~= '' then notify('control') end
   return ids
 end
 
--- The microsecond in which a task expires: '-' is never, then microseconds from now, or '@' and the microsecond.
+-- The microsecond at which a task expires: '-' for never, microseconds from now, or '@' and the
+-- microsecond.
 local function expires_in(word)
   if word == '-' then return nil end
   local at = string.match(word, '^@(.*)$')
   return int(at and tonumber(at) or now_us + tonumber(word))
 end
 
--- Notes when tasks expire: each is its microsecond and its id. Whoever waits for the next has to know of one that does so sooner.
-local function note_expiries(members)
+-- Stores when tasks expire: pairs of microsecond and id. Schedulers that wait for the first must
+-- learn of an earlier one.
+local function store_expiries(members)
   if #members == 0 then return end
   local first = call('ZRANGE', EXPIRING, 0, 0)[1]
   call_many('ZADD', EXPIRING, members)
-  if call('ZRANGE', EXPIRING, 0, 0)[1] ~= first then ring('control') end
+  if call('ZRANGE', EXPIRING, 0, 0)[1] ~= first then notify('control') end
 end
 
--- What is claimed and has not begun is not counted: it is in `owned` and does not run.
+-- Adds to a counter. Claimed tasks that have not started are not counted: they are those in `owned`
+-- that do not run.
 local function count(what, by)
   counts[what] = (counts[what] or 0) + by
 end
 
--- One entry of the log stands for one event of each of its tasks: "tid:attempt tid:attempt …". Their ids follow each other. Returns the first.
+-- Adds an entry to the log, which stands for one event of each of its tasks ("tid:attempt
+-- tid:attempt ..."), with consecutive ids. Returns the first id.
 local function event(kind, worker, tasks, n, detail)
   if n == 0 then return end
   local s, c = take_ids(n)
   call('XADD', LOG, stream_id(s, c), 'k', kind, 'w', worker, 't', tasks, 'd', detail or '')
-  ring('log')
+  notify('log')
   return s, c
 end
 
--- A record: place, attempt, failures, losses, partition, owner, claimed at, process, flags, run at, ttl, unique key. Flags
--- are a number: 1 for one that stands still on request, 2 more if its attempt has chained anything, and 4 or 8 more if its worker was told to
--- stop or to kill it.
--- Places: r(eady) d(elayed) h(eld) s(pawning) x (running). A task that has never been anything but ready has no record.
+-- A record: status, attempt, failures, losses, partition, owner, claimed at, pid, flags, run at,
+-- ttl, unique key. Flags are added up: 1 paused, 2 has chained tasks, 4 or 8 its worker received a
+-- stop or kill command. Status: r(eady) d(elayed) h(eld) s(pawning) x (running). A task that was
+-- only ever ready has no record.
 local RECORD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 local function fields(record)
   local f = { string.match(record, RECORD) }
@@ -159,18 +168,19 @@ end
 local function is_active(f)
   return f[1] == 's' or f[1] == 'x'
 end
--- Workers are tasks without a partition. They are not counted, and end by leaving the registry alone.
+-- Workers are tasks without a partition. They are not counted, and end only by leaving the
+-- registry.
 local function is_service(f)
   return f[5] == '-'
 end
 
--- The head of a stored spec: partition, ttl, parent, unique key.
+-- The header of a stored spec: partition, ttl, parent, unique key.
 local function head(spec)
   return string.match(spec, '^(%S+) (%S+) (%S+) ([^\n]*)\n')
 end
 
--- The record of a task that is claimed for the first time.
-local function first_record(spec, owner)
+-- The record of a task's first claim.
+local function initial_record(spec, owner)
   local part, ttl, _, key = head(spec)
   return 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' ' .. key
 end
@@ -181,12 +191,12 @@ local function has_flag(flags, flag)
   return floor(tonumber(flags) / flag) % 2 == 1
 end
 
--- The number of control words that wait for a task.
-local function words_of(tid)
+-- The number of stored control messages of a task.
+local function count_commands(tid)
   return call('ZLEXCOUNT', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
 end
 
--- Refuses a write of an attempt that is not the latest any more.
+-- Refuses a write of a stale attempt.
 local function refuse(tid, attempt)
   call('HINCRBY', META, 'stale', 1)
   if call('HEXISTS', SPEC, tid) == 1 then
@@ -194,38 +204,40 @@ local function refuse(tid, attempt)
   end
 end
 
--- A task that can be claimed is a member of LINE, its partition and its id: a range for each partition, the oldest first. How many wait is
--- counted by queue, under its name behind a bar.
-local function waits(part, by)
+-- A ready task is a member of LINE: partition and id, so that each partition is a range, oldest
+-- first. The number of ready tasks is counted per queue.
+local function add_ready(part, by)
   count(string.match(part, '|[^|]*'), by)
 end
-local function line_up(part, tid)
+local function enqueue_ready(part, tid)
   call('ZADD', LINE, '0', part .. ' ' .. tid)
-  waits(part, 1)
+  add_ready(part, 1)
 end
-local function leave_line(part, tid)
-  if call('ZREM', LINE, part .. ' ' .. tid) == 1 then waits(part, -1) end
+local function remove_ready(part, tid)
+  if call('ZREM', LINE, part .. ' ' .. tid) == 1 then add_ready(part, -1) end
 end
 
--- Wakes workers that block in `BLPOP` on the list of a partition ('ready:' and its name), or one worker alone ('wake:' and its id). An
--- element only says that it is worth looking, and a claim that leaves a task wakes the next worker: a few are enough.
-local BELLS = 4
+-- Wakes workers that block in `BLPOP` on the list of a partition ('ready:' and its name), or one
+-- worker ('wake:' and its id). An element is only a hint, and a claim that leaves a task wakes the
+-- next worker, so a few elements are enough.
+local MAX_WAKEUPS = 4
 local function wake(list, n)
-  for _ = 1, math.min(n or 1, BELLS - call('LLEN', PREFIX .. list)) do
+  for _ = 1, math.min(n or 1, MAX_WAKEUPS - call('LLEN', PREFIX .. list)) do
     call('RPUSH', PREFIX .. list, '')
   end
 end
 
--- Every worker that waits looks at least this often, in microseconds, and learns then what is due before it looks again. Only what is due
--- sooner has to be told.
-local LOOKS = 2100000
+-- Every waiting worker checks at least this often, in microseconds, and learns then what becomes
+-- due before its next check. Only earlier due times need a wake-up.
+local CHECK_INTERVAL_US = 2100000
 local function delay(tid, part, due)
   call('ZADD', DELAYED, due, tid .. ' ' .. part)
-  if due - now_us < LOOKS and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. part then wake('ready:' .. part) end
+  if due - now_us < CHECK_INTERVAL_US and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. part then wake('ready:' .. part) end
 end
 
--- Makes those partitions that are not there yet, and wakes all workers, which wait on the partitions that they know of.
-local function open_parts(parts)
+-- Adds new partitions and wakes all workers, because they wait only on the partitions that they
+-- know.
+local function add_partitions(parts)
   local _, made = call_many('SADD', PARTS, parts)
   if made == 0 then return end
   for _, worker in ipairs(call('HKEYS', WORKERS)) do
@@ -233,17 +245,18 @@ local function open_parts(parts)
   end
 end
 
--- Stores tasks. Each is its partition and its spec as it is stored; with a unique key, a time or a lifetime also its unique key, when it is
--- due ('' for now, or microseconds from now, or '@' and the microsecond), the same in nanoseconds, when it expires, as `expires_in` reads
--- it, and its batch if it has one. Returns their ids: behind '=' that of the task which has the unique key already. With `own`, one that is due is not put in line, and its
--- id is returned besides.
+-- Stores tasks. A task is its partition and its stored spec, and if it has any of these: unique
+-- key, due time ('' for now, microseconds from now, or '@' and the microsecond), the same in
+-- nanoseconds, expiry as `expires_in` reads it, and batch. Returns the ids; '=' and the id of the
+-- holder for a task whose unique key is taken. With `own`, a due task is not made ready, and its id
+-- is returned too.
 local function submit(tasks, own)
   local new, tids, taken, parts, ready = {}, {}, {}, {}, {}
   for i, task in ipairs(tasks) do
     local part, key = task[1], task[3] or ''
     local holder = key ~= '' and (taken[key] or call('HGET', UNIQUES, key))
     if holder then
-      -- One that has the key of another in the same batch stands for that one.
+      -- The key belongs to an earlier task of this call.
       tids[i] = holder
     else
       new[#new + 1] = i
@@ -255,13 +268,13 @@ local function submit(tasks, own)
     end
   end
   if #new > 0 then
-    open_parts(parts)
+    add_partitions(parts)
     local s, c = take_ids(#new)
     for n, i in ipairs(new) do
       tids[i] = digits(id_after(s, c, n - 1))
     end
     call('XADD', BORN, stream_id(s, c), 'n', int(#new))
-    ring('log')
+    notify('log')
   end
   local specs, records, keys, line, expiring, batches, due_now = {}, {}, {}, {}, {}, {}, nil
   for n, i in ipairs(new) do
@@ -309,10 +322,10 @@ local function submit(tasks, own)
   call_many('HSET', UNIQUES, keys)
   call_many('ZADD', LINE, line)
   call_many('ZADD', BATCHES, batches)
-  note_expiries(expiring)
+  store_expiries(expiring)
   for part, n in pairs(ready) do
     if n > 0 then
-      waits(part, n)
+      add_ready(part, n)
       wake('ready:' .. part, n)
     end
   end
@@ -328,7 +341,8 @@ local function submit(tasks, own)
   return tids, due_now
 end
 
--- Takes a task out of its batch, whose name is in its spec alone. To decode a spec takes time: most have none.
+-- Removes a task from its batch, whose name only the spec holds. Decoding specs is slow, and most
+-- have no batch.
 local function leave_batch(tid)
   local spec = call('HGET', SPEC, tid)
   if not spec or not string.find(spec, '"batch":"', 1, true) then return end
@@ -336,10 +350,11 @@ local function leave_batch(tid)
   if ok and decoded.batch then call('ZREM', BATCHES, decoded.batch .. ' ' .. tid) end
 end
 
--- Leases run only while somebody is heard. Nobody can renew one with a server that is down or stands still, and nobody takes over: so when
--- there was silence for this long, in milliseconds, every lease that had not run out before goes on where it was then.
-local SILENCE = 2000
-local function forgive(silence)
+-- Leases do not expire while no worker is heard: nobody can renew one at a server that is down or
+-- suspended, and nobody takes over. After a silence of this many milliseconds, every lease that had
+-- not expired before is extended by the silence.
+local MIN_SILENCE = 2000
+local function extend_leases(silence)
   local last = tonumber(call('HGET', META, 'beat') or now_ms)
   if now_ms - last < silence then return end
   local workers = call('ZRANGEBYSCORE', LEASE, int(last), '+inf', 'WITHSCORES')
@@ -349,44 +364,45 @@ local function forgive(silence)
   call('HSET', META, 'beat', int(now_ms))
 end
 
--- Whether the lease of a worker holds, which says by asking that it is alive.
+-- Whether the lease of a worker that has just called holds.
 local function has_lease(worker)
   local lease = call('ZSCORE', LEASE, worker)
   if lease and tonumber(lease) < now_ms then
-    forgive(SILENCE)
+    extend_leases(MIN_SILENCE)
     lease = call('ZSCORE', LEASE, worker)
   end
   return lease and tonumber(lease) >= now_ms
 end
 
-local function lease_out(worker, ttl_ms)
+local function renew_lease(worker, ttl_ms)
   call('ZADD', LEASE, int(now_ms + ttl_ms), worker)
   call('HSET', META, 'beat', int(now_ms))
 end
 
-local function leave_registry(worker)
+local function remove_worker(worker)
   call('HDEL', WORKERS, worker)
   call('HDEL', BEATS, worker)
   call('ZREM', LEASE, worker)
   call('DEL', PREFIX .. 'wake:' .. worker, PREFIX .. 'worker:' .. worker)
 end
 
--- Enters a worker that is there for one task alone. It is no task itself.
-local function enter_own(info, ttl_ms)
+-- Registers an ephemeral worker, which has no task record.
+local function register_ephemeral(info, ttl_ms)
   local tid = digits(take_ids(1))
   call('HSET', WORKERS, tid, info)
-  lease_out(tid, ttl_ms)
+  renew_lease(tid, ttl_ms)
   call('SADD', OWN, tid)
   return tid
 end
 
--- Lets such a worker leave. One of another kind stays.
-local function dismiss(owner)
-  if call('SREM', OWN, owner) == 1 then leave_registry(owner) end
+-- Removes an ephemeral worker. Others stay.
+local function remove_ephemeral(owner)
+  if call('SREM', OWN, owner) == 1 then remove_worker(owner) end
 end
 
--- Adds to the output of an attempt: task, attempt and stream; as much as there is room for. The first bytes without room are one event: a
--- field in OUTPUT marks that it is logged, because a stream of exactly `cap` bytes is as long as one that was cut.
+-- Appends to the output of an attempt ("task:attempt:stream") as much as there is room for. The
+-- first truncation is an event; a field in OUTPUT marks that it is logged, because a stream of
+-- exactly `cap` bytes is as long as a truncated one.
 local function append_output(field, bytes, cap)
   local key = PREFIX .. 'out:' .. field
   local room = tonumber(cap) - call('STRLEN', key)
@@ -399,13 +415,14 @@ local function append_output(field, bytes, cap)
   end
 end
 
--- The end of every script: what was put off is written, and the answer is remembered, with the second of it.
+-- The end of every script: writes counters and notifications, and stores the reply with the current
+-- second.
 local function answer(reply, remembered)
   for what, by in pairs(counts) do
     if by ~= 0 then call('HINCRBY', COUNT, what, int(by)) end
   end
-  for topic in pairs(bells) do
-    call('PUBLISH', PREFIX .. 'bell:' .. topic, '')
+  for topic in pairs(topics) do
+    call('PUBLISH', PREFIX .. 'notify:' .. topic, '')
   end
   local changed = {}
   if ids_taken then

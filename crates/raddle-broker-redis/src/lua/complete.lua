@@ -1,7 +1,8 @@
--- Ends attempts that went well and have chained nothing: nothing is left to decide. ARGV: the most bytes that are kept of one stream of
--- output, and for each attempt eight arguments: task, attempt, owner, report; twice (standard output and error) the kind of what is added to it
--- ('' nothing, 'whole' all of it, 'rest' what comes after what was appended) and the bytes. An attempt that has chained tasks is left as it
--- is, and answered with 'chained'.
+-- Completes successful attempts that have chained nothing, which need no decision. ARGV: maximum
+-- size of an output stream, then for each attempt eight arguments: task, attempt, owner, report,
+-- and for each of the two streams a kind ('' nothing, 'whole' complete output, 'rest' to be
+-- appended) and bytes. An attempt that has chained tasks is left unchanged and reported as
+-- 'chained'.
 write_without_memory()
 local cap = ARGV[FIRST]
 local EACH = 8
@@ -10,11 +11,12 @@ local tids = {}
 for i = 1, n do
   tids[i] = ARGV[FIRST + 1 + (i - 1) * EACH]
 end
--- Of a record: place, attempt, failures and losses, partition, owner, flags, ttl, unique key.
+-- Fields of a record: status, attempt, failures and losses, partition, owner, flags, ttl, unique
+-- key.
 local OF_RECORD = '^(%S) (%S+) (%S+ %S+) (%S+) (%S+) %S+ %S+ (%S+) %S+ (%S+) (.*)$'
 local finished_at = int(now_us)
 local records = call_many('HMGET', TASK, tids)
--- Before anything is written: who asks is then told that nothing was, and asks again for each alone.
+-- Check all before anything is written: on an error the caller completes each alone.
 for i = 1, n do
   if records[i] and not string.match(records[i], OF_RECORD) then error('RADDLE a record cannot be read: ' .. records[i]) end
 end
@@ -26,9 +28,9 @@ local running, k = 0, 0
 for i = 1, n do
   local a = FIRST + 1 + (i - 1) * EACH
   local tid, attempt = tids[i], ARGV[a + 1]
-  local place, latest, tally, part, owner, flags, ttl, key
+  local place, latest, counters, part, owner, flags, ttl, key
   if records[i] and not seen[tid] then
-    place, latest, tally, part, owner, flags, ttl, key = string.match(records[i], OF_RECORD)
+    place, latest, counters, part, owner, flags, ttl, key = string.match(records[i], OF_RECORD)
   end
   local is_latest = latest == attempt and owner == ARGV[a + 2] and (place == 's' or place == 'x') and part ~= '-'
   if is_latest and has_flag(flags, CHAINS) then
@@ -40,25 +42,25 @@ for i = 1, n do
       ended[owner], began[owner] = {}, {}
       order[#order + 1] = owner
     end
-    local told = tid .. ':' .. attempt
+    local attempt_key = tid .. ':' .. attempt
     if place == 's' then
-      table.insert(began[owner], told)
+      table.insert(began[owner], attempt_key)
     else
       running = running + 1
     end
-    table.insert(ended[owner], told)
+    table.insert(ended[owner], attempt_key)
     for stream = 0, 1 do
       local kind, bytes = ARGV[a + 4 + stream * 2], ARGV[a + 5 + stream * 2]
       if kind == 'whole' then
-        kept[#kept + 1] = told .. ':' .. stream
+        kept[#kept + 1] = attempt_key .. ':' .. stream
         kept[#kept + 1] = bytes
       elseif kind == 'rest' then
-        append_output(told .. ':' .. stream, bytes, cap)
+        append_output(attempt_key .. ':' .. stream, bytes, cap)
       end
     end
     k = k + 1
     done[2 * k - 1] = tid
-    done[2 * k] = COMPLETED .. ' 0 ' .. owner .. ' ' .. attempt .. ' ' .. tally .. ' ' .. finished_at .. ' 0\n' .. ARGV[a + 3]
+    done[2 * k] = COMPLETED .. ' 0 ' .. owner .. ' ' .. attempt .. ' ' .. counters .. ' ' .. finished_at .. ' 0\n' .. ARGV[a + 3]
     gone[k], owned[k] = tid, owner .. ':' .. tid
     expiry[2 * k - 1], expiry[2 * k] = int(now_ms + tonumber(ttl)), tid
     if key ~= '' then keys[#keys + 1] = key end
@@ -83,6 +85,6 @@ for i = 1, #order do
   local owner = order[i]
   event(RUNNING, owner, table.concat(began[owner], ' '), #began[owner])
   event(COMPLETED, owner, table.concat(ended[owner], ' '), #ended[owner])
-  dismiss(owner)
+  remove_ephemeral(owner)
 end
 return answer(reply)

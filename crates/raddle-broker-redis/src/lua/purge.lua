@@ -1,5 +1,5 @@
--- Removes finished tasks with all their records: those that finished long enough ago, or those that are named. ARGV: how many at most, and the
--- tasks if they are named.
+-- Deletes finished tasks and their records: those past their retention, or the named ones. ARGV:
+-- maximum, and the names of tasks if given.
 write_without_memory()
 local function gone(tid)
   return call('HEXISTS', SPEC, tid) == 0
@@ -34,8 +34,8 @@ for _, tid in ipairs(expired) do
   call('ZREMRANGEBYLEX', PORTS, '[' .. tid .. '.', '(' .. tid .. '/')
   call('ZREMRANGEBYLEX', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
 end
--- The index of tasks ends where the oldest task that is left begins, and so does the log. Workers are passed over: one that lives for a year
--- must not keep the log of a year.
+-- Trim the index of tasks and the log to the oldest remaining task. Workers do not count: one that
+-- lives for a year must not keep the log of a year.
 local function is_worker(tid)
   local record = call('HGET', TASK, tid)
   return record and is_service(fields(record))

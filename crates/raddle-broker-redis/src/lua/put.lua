@@ -1,5 +1,5 @@
--- Appends messages to a queue. ARGV: the queue, as `append` takes it, whose mark may be 'active': only while a worker has the task; and the
--- messages.
+-- Appends messages to a queue. ARGV: the queue as `append` expects it, with the mark 'active' to
+-- append only while a worker has the task; the messages.
 if #ARGV < FIRST + 4 then return answer({}) end
 if ARGV[FIRST + 3] == 'active' then
   local rec = call('HGET', TASK, string.sub(ARGV[FIRST + 1], 1, -2))

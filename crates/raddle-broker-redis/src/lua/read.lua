@@ -1,4 +1,5 @@
--- Runs commands that only read, all in one moment. ARGV: of each command, how many words it has, and the words. Answers what they answer.
+-- Runs read commands atomically. ARGV: for each command the number of words, and the words. Returns
+-- the replies.
 local replies, at = {}, FIRST
 while at <= #ARGV do
   local words = tonumber(ARGV[at])

@@ -1,4 +1,4 @@
--- Enters a worker: it is a task too. ARGV: spec, info, process, lease, how long its record is kept.
+-- Registers a worker and its task. ARGV: spec, info, pid, lease, retention of its record.
 local spec, info, pid, ttl_ms, kept_ms = unpack(ARGV, FIRST)
 local s, c = take_ids(1)
 local tid = digits(s, c)
@@ -6,6 +6,6 @@ call('XADD', BORN, stream_id(s, c), 'n', '1')
 call('HSET', SPEC, tid, spec)
 call('HSET', TASK, tid, record({ 'x', 1, 0, 0, '-', tid, int(now_us), pid, 0, '-', kept_ms, '' }))
 call('HSET', WORKERS, tid, info)
-lease_out(tid, tonumber(ttl_ms))
+renew_lease(tid, tonumber(ttl_ms))
 event(RUNNING, tid, tid .. ':1', 1)
 return answer(tid)

@@ -1,13 +1,14 @@
--- Stores tasks, all of them. ARGV: the tasks, packed; then '', or 'again', the finished task that is
--- submitted once more, and 'dead' if it has to be a dead letter, or 'own' and the worker that is to run the only task: its info and its lease.
--- Answers the ids, and for 'own' the worker, the task that it has and the fencing token; nothing if it is no dead letter.
+-- Stores tasks. ARGV: packed tasks; then '', or 'again', the resubmitted task and 'dead' if it must
+-- be a dead letter, or 'own' and info and lease of the ephemeral worker that claims the only task.
+-- Returns the ids, and for 'own' the worker, its task and the fencing token; false if the
+-- resubmitted task is no dead letter.
 local tasks, mode = cmsgpack.unpack(ARGV[FIRST]), ARGV[FIRST + 1]
 local old = mode == 'again' and ARGV[FIRST + 2]
 if old and ARGV[FIRST + 3] == 'dead' and call('SISMEMBER', DEAD, old) == 0 then return answer(false) end
 local tids, due_now = submit(tasks, mode == 'own')
 local is_new = string.sub(tids[1], 1, 1) ~= '='
 if old and is_new then
-  -- The old one has been seen to.
+  -- The old task is no longer a dead letter.
   call('SREM', DEAD, old)
   leave_batch(old)
   local done = call('HGET', DONE, old)
@@ -18,9 +19,9 @@ if old and is_new then
 end
 local worker, token = '', ''
 if mode == 'own' and is_new then
-  worker = enter_own(ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]))
+  worker = register_ephemeral(ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]))
   if due_now then
-    call('HSET', TASK, due_now, first_record(tasks[1][2], worker))
+    call('HSET', TASK, due_now, initial_record(tasks[1][2], worker))
     call('ZADD', OWNED, '0', worker .. ':' .. due_now)
     token = digits(event(SPAWNING, worker, due_now .. ':1', 1))
   end

@@ -1,5 +1,5 @@
--- Takes the first messages of a queue, or moves them to another, where they get new ids. ARGV: how many at most; the queue, and that other, as
--- `append` takes them. Answers the messages.
+-- Takes the first messages of a queue, or moves them to another, where they get new ids. ARGV:
+-- maximum; the queue, and the other queue if any, as `append` expects them. Returns the messages.
 write_without_memory()
 local max, queue, prefix, name = tonumber(ARGV[FIRST]), ARGV[FIRST + 1], ARGV[FIRST + 2], ARGV[FIRST + 3]
 local low, high = '-', '+'

@@ -1,5 +1,6 @@
--- Acknowledges entries of a stream, and appends those that were still pending to a queue: each once, however many managers have read it. ARGV: the
--- queue, as `append` takes it; the stream; its consumer group; of each entry its id and its text. Answers how many were appended.
+-- Acknowledges entries of a stream, and appends those that were pending to a queue: each once,
+-- however many managers have read it. ARGV: the queue as `append` expects it; the stream; its
+-- consumer group; for each entry id and text. Returns how many were appended.
 local stream, group = ARGV[FIRST + 4], ARGV[FIRST + 5]
 local bodies = {}
 for i = FIRST + 6, #ARGV, 2 do

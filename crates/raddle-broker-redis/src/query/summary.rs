@@ -43,7 +43,10 @@ impl Redis {
         loop {
             let mut reply: Vec<String> = self
                 .link()
-                .look(&script::BATCH, vec![arg(name), arg(&last), arg(PORTION)])
+                .run_idempotent(
+                    &script::COUNT_BATCH,
+                    vec![arg(name), arg(&last), arg(PORTION)],
+                )
                 .await?;
             for pair in reply.get(1..).unwrap_or_default().chunks_exact(2) {
                 if let (Some(state), Ok(tasks)) = (

@@ -14,12 +14,12 @@ use crate::{
 use raddle_broker::{Result, WaitingRequest};
 
 impl Redis {
-    pub(crate) async fn waiting_for(&self, request: WaitingRequest) -> Result<u64> {
+    pub(crate) async fn wait_for_waiting(&self, request: WaitingRequest) -> Result<u64> {
         // Everything that makes a task ready is an event, except the due time of a delayed task.
-        let mut wait = self.core.bell.wait(Topic::Log, request.wait).await;
+        let mut wait = self.core.notifier.wait(Topic::Log, request.wait).await;
         loop {
             let (waiting, again_in) = self.count_waiting(&request).await?;
-            if waiting > 0 || !wait.again(again_in).await {
+            if waiting > 0 || !wait.next(again_in).await {
                 return Ok(waiting);
             }
         }

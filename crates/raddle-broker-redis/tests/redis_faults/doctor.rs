@@ -64,7 +64,7 @@ async fn reports_the_loss_window_of_each_persistence_mode() {
     for (save, window) in [
         (
             "3600 1",
-            "a crash or a power cut loses what came after the last save",
+            "a crash or a power cut loses what came after the last one",
         ),
         ("", "nothing is on disk: all tasks are lost with the server"),
     ] {

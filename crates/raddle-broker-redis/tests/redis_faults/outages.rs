@@ -389,7 +389,10 @@ async fn refuses_a_late_duplicate_of_a_call() {
         "\0\0\0\0\0\0\u{50}\u{43}\0\0\0\0\0\0\0\u{40}\u{1}",
     ]);
     let error = broker.submit(vec![task("two")]).await.unwrap_err();
-    assert!(error.to_string().contains("a call that is over"), "{error}");
+    assert!(
+        error.to_string().contains("a finished call was sent again"),
+        "{error}"
+    );
     assert_eq!(server.command(&["HLEN", "raddle:{x}:spec"]), ":1");
 }
 

@@ -251,7 +251,7 @@ async fn refuses_a_volatile_server_unless_allowed() {
     let broker = open(&format!("{url}?volatile=yes")).await.unwrap();
     let health = broker.health().await.unwrap();
     assert!(
-        health.durability.contains("gone with the server"),
+        health.durability.contains("lost with the server"),
         "{}",
         health.durability
     );

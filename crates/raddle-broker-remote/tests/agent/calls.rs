@@ -127,7 +127,7 @@ async fn reconnects_to_a_replaced_server() {
     );
     let error = broker.summary().await.unwrap_err();
     assert!(
-        error.is_retryable() && error.to_string().contains("nobody serves there"),
+        error.is_retryable() && error.to_string().contains("no process serves there"),
         "{error}"
     );
     assert!(

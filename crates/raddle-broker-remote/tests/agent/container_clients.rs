@@ -28,7 +28,7 @@ async fn serve_containers() -> (ServedBroker, Arc<dyn Broker>) {
 
 fn options() -> Options {
     let clients = ContainerClients::new("cpu".parse().unwrap(), vec!["default".into()]);
-    Options::default().with_guests(Some(clients))
+    Options::default().with_container_clients(Some(clients))
 }
 
 fn one_shot_info() -> WorkerInfo {
@@ -62,7 +62,7 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T>, what: &str) {
     assert!(
         error
             .to_string()
-            .contains("it serves workers in containers"),
+            .contains("it serves only what workers in containers need"),
         "{what}: {error}"
     );
 }

@@ -259,12 +259,12 @@ async fn releases_a_claim_that_cannot_be_delivered() {
                 }),
             ))
             .unwrap();
-        wait_until("it is claimed", async || {
+        wait_until("the task is claimed", async || {
             (state(&*broker, tid).await == TaskState::Spawning).then_some(())
         })
         .await;
         drop(client);
-        wait_until("it is back", async || {
+        wait_until("the task is released", async || {
             (state(&*broker, tid).await == TaskState::Created).then_some(())
         })
         .await;
@@ -272,30 +272,30 @@ async fn releases_a_claim_that_cannot_be_delivered() {
 }
 
 #[tokio::test]
-async fn what_is_no_agent_is_told_apart() {
+async fn explains_servers_that_are_no_broker() {
     let directory = tempfile::tempdir().unwrap();
     let cases: [(&str, &[u8], &str); 4] = [
         (
             "other",
             b"HTTP/1.1 400 Bad Request\r\n",
-            "something else than Raddle",
+            "the peer is not Raddle",
         ),
         (
             "later",
             b"raddle\n\xff",
-            "version 255 is spoken there, and 12 here",
+            "protocol version 255, this program 12",
         ),
         ("silent", b"", "has closed the connection"),
         ("half", b"raddle\n\x0c\x13\x00", "has closed the connection"),
     ];
-    for (name, says, expected) in cases {
+    for (name, reply, expected) in cases {
         let path = directory.path().join(name);
         let listener = UnixListener::bind(&path).unwrap();
-        let says = says.to_vec();
+        let reply = reply.to_vec();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(&says).unwrap();
-            // Until the client has said its own greeting.
+            stream.write_all(&reply).unwrap();
+            // Until the client has sent its greeting.
             let _ = stream.read(&mut [0; 8]);
         });
         let error = Remote::connect(&path).await.err().unwrap();
@@ -308,5 +308,8 @@ async fn what_is_no_agent_is_told_apart() {
         .await
         .err()
         .unwrap();
-    assert!(error.to_string().contains("nobody serves there"), "{error}");
+    assert!(
+        error.to_string().contains("no process serves there"),
+        "{error}"
+    );
 }

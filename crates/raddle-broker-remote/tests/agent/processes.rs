@@ -102,7 +102,7 @@ async fn clients_of_other_users_are_refused() {
     let program = served.directory().join("other");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let as_nobody = [
+    let as_user_65534 = [
         "setpriv",
         "--reuid",
         "65534",
@@ -111,7 +111,7 @@ async fn clients_of_other_users_are_refused() {
         "--clear-groups",
     ];
     let connect_error = || {
-        HelperProcess::start_as(&as_nobody, program.as_os_str(), "look", &served.path())
+        HelperProcess::start_as(&as_user_65534, program.as_os_str(), "look", &served.path())
             .next_line()
             .unwrap()
     };
@@ -122,7 +122,7 @@ async fn clients_of_other_users_are_refused() {
     );
     fs::set_permissions(served.path(), fs::Permissions::from_mode(0o666)).unwrap();
     assert!(
-        connect_error().contains("it serves its own user and root alone"),
+        connect_error().contains("it serves only its own user and root"),
         "{}",
         connect_error()
     );
@@ -132,11 +132,11 @@ async fn clients_of_other_users_are_refused() {
     fs::create_dir(&foreign_dir).unwrap();
     fs::set_permissions(&foreign_dir, fs::Permissions::from_mode(0o777)).unwrap();
     let path = foreign_dir.join("agent.sock");
-    let mut server = HelperProcess::start_as(&as_nobody, program.as_os_str(), "serve", &path);
+    let mut server = HelperProcess::start_as(&as_user_65534, program.as_os_str(), "serve", &path);
     assert_eq!(server.next_line().unwrap(), "serving");
     remote(&path).await.summary().await.unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    let as_another_user = [
+    let as_user_65533 = [
         "setpriv",
         "--reuid",
         "65533",
@@ -144,8 +144,8 @@ async fn clients_of_other_users_are_refused() {
         "65533",
         "--clear-groups",
     ];
-    let message = HelperProcess::start_as(&as_another_user, program.as_os_str(), "look", &path)
+    let message = HelperProcess::start_as(&as_user_65533, program.as_os_str(), "look", &path)
         .next_line()
         .unwrap();
-    assert!(message.contains("it is run by user 65534"), "{message}");
+    assert!(message.contains("it runs as user 65534"), "{message}");
 }

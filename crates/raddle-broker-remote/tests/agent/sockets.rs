@@ -63,7 +63,7 @@ async fn replaces_a_dead_socket() {
     assert!(path.exists());
     let error = Remote::connect(&path).await.err().unwrap();
     assert!(
-        error.is_retryable() && error.to_string().contains("nobody serves there"),
+        error.is_retryable() && error.to_string().contains("no process serves there"),
         "{error}"
     );
     let agent = bind(&path).await.unwrap();
@@ -108,7 +108,7 @@ async fn refuses_to_replace_other_files() {
     assert!(
         bind_error(&directory.path().join("no/such/directory.sock"))
             .await
-            .contains("make it first")
+            .contains("create it first")
     );
     assert!(bind_error(directory.path()).await.contains("not a socket"));
 }
@@ -123,7 +123,7 @@ async fn refuses_a_path_that_is_too_long() {
     assert!(
         bind_error(&longer)
             .await
-            .contains("has 108 bytes, and a socket's can have 107")
+            .contains("has 108 bytes, more than the 107 of a socket")
     );
     let error = Remote::connect(&longer).await.err().unwrap();
     assert!(

@@ -295,7 +295,7 @@ async fn refuses_a_dangling_symlink() {
     assert!(
         error
             .to_string()
-            .contains("a link to a file that is not there"),
+            .contains("a link to a file that does not exist"),
         "{error}"
     );
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 #[cfg(feature = "otlp")]
-use raddle_telemetry::otlp::endpoint;
+use raddle_telemetry::otlp::parse_endpoint;
 use raddle_web::Address;
 
 use super::LogArgs;
@@ -44,7 +44,7 @@ pub(crate) struct MetricsArgs {
     #[arg(long, requires = "metrics_addr")]
     pub(crate) metrics_public: bool,
     /// Send a span for each attempt to this OTLP collector, such as http://127.0.0.1:4318
-    #[arg(long, value_name = "URL", value_parser = endpoint)]
+    #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
     pub(crate) otlp_endpoint: Option<String>,
 }
 
@@ -70,6 +70,6 @@ impl MetricsArgs {
 }
 
 #[cfg(not(feature = "otlp"))]
-fn endpoint(_: &str) -> Result<String, &'static str> {
+fn parse_endpoint(_: &str) -> Result<String, &'static str> {
     Err("this program is built without spans: build it with the feature `otlp`")
 }

@@ -1,4 +1,4 @@
-//! `raddle batch`: tasks that were submitted together.
+//! `raddle batch`: batches of tasks.
 
 use std::{pin::pin, time::Duration};
 
@@ -14,7 +14,7 @@ use raddle_view::{
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
-use super::{control::AT_ONCE, delete, retry};
+use super::{control::MAX_IN_FLIGHT, delete, retry};
 use crate::{
     args::BatchCommand,
     context::Context,
@@ -27,7 +27,7 @@ use crate::{
 };
 
 pub(super) async fn execute(context: &Context, command: BatchCommand) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let broker = &*broker;
     match command {
         BatchCommand::List { limit } => list(context, broker, limit).await,
@@ -94,7 +94,7 @@ async fn list(context: &Context, broker: &dyn Broker, limit: usize) -> Outcome {
     )?;
     if older > 0 && !context.json {
         context.note(format!(
-            "these are the newest {limit}: see {older} more with --limit"
+            "these are the newest {limit}: list {older} more with --limit"
         ));
     }
     Ok(0)
@@ -131,8 +131,8 @@ pub(super) async fn wait(
     deadline: Option<Instant>,
 ) -> Outcome {
     let name = resolve_batch(broker, name).await?;
-    refuse_own(broker, &name).await?;
-    let waiting = until_finished(context, broker, &name);
+    check_not_within(broker, &name).await?;
+    let waiting = wait_until_finished(context, broker, &name);
     let counts = match deadline {
         None => waiting.await?,
         Some(deadline) => match timeout_at(deadline, waiting).await {
@@ -140,20 +140,20 @@ pub(super) async fn wait(
             Err(_) => {
                 let left = BatchCounts::read(broker, &name).await?.unfinished();
                 let hint = format!(
-                    "'raddle task list --batch {name} --status created,spawning,running' shows them"
+                    "see 'raddle task list --batch {name} --status created,spawning,running'"
                 );
                 let left = count(left, "task");
                 return Err(Failure::TimedOut(format!(
-                    "batch {name} has {left} that did not end yet: {hint}"
+                    "batch {name} has {left} unfinished: {hint}"
                 )));
             }
         },
     };
-    conclude(context, &name, &counts)
+    print_counts(context, &name, &counts)
 }
 
 /// Prints the counts of a batch, and returns the exit code.
-pub(super) fn conclude(context: &Context, name: &str, counts: &BatchCounts) -> Outcome {
+pub(super) fn print_counts(context: &Context, name: &str, counts: &BatchCounts) -> Outcome {
     context.show(&json!(counts.record(name)), || {
         format!("{name} {}\n", states_text(counts))
     })?;
@@ -165,22 +165,22 @@ pub(super) fn conclude(context: &Context, name: &str, counts: &BatchCounts) -> O
 }
 
 /// Refuses to wait for a batch that contains the task of this process.
-async fn refuse_own(broker: &dyn Broker, name: &str) -> Outcome<()> {
-    let Some(own) = crate::spec::own_task() else {
+async fn check_not_within(broker: &dyn Broker, name: &str) -> Outcome<()> {
+    let Some(current) = crate::spec::current_task() else {
         return Ok(());
     };
     let filter = TaskFilter {
-        among: Some(vec![own]),
+        among: Some(vec![current]),
         batch: Some(name.into()),
         ..TaskFilter::default()
     };
     match broker.tasks(filter).await?.first() {
-        Some(task) => Err(follow::recursive(task.tid)),
+        Some(task) => Err(follow::recursive_wait(task.tid)),
         None => Ok(()),
     }
 }
 
-async fn until_finished(
+async fn wait_until_finished(
     context: &Context,
     broker: &dyn Broker,
     name: &str,
@@ -190,7 +190,7 @@ async fn until_finished(
     let mut printed = PrintedReasons::default();
     while counts.unfinished() > 0 {
         show_progress(&bar, &counts);
-        // One waiting task explains the others.
+        // Explain one waiting task: the others usually wait for the same reason.
         let waiting = waiting_task(broker, name).await?;
         let changed = next_counts(broker, name, &counts);
         counts = match waiting {
@@ -211,9 +211,9 @@ async fn retry_failed(context: &Context, broker: &dyn Broker, name: &str) -> Out
 }
 
 /// Stops the unfinished tasks, and waits for their end.
-async fn cancel(context: &Context, broker: &dyn Broker, name: &str, patience: Duration) -> Outcome {
+async fn cancel(context: &Context, broker: &dyn Broker, name: &str, timeout: Duration) -> Outcome {
     let name = resolve_batch(broker, name).await?;
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     stop_all(broker, &name).await?;
     let ended = async {
         let mut counts = BatchCounts::read(broker, &name).await?;
@@ -232,7 +232,7 @@ async fn cancel(context: &Context, broker: &dyn Broker, name: &str, patience: Du
         Err(_) => {
             let left = count(BatchCounts::read(broker, &name).await?.unfinished(), "task");
             context.note(format!(
-                "{left} of batch {name} did not end yet: wait with 'raddle batch wait {name}'"
+                "{left} of batch {name} still running: wait with 'raddle batch wait {name}'"
             ));
             Ok(TIMED_OUT)
         }
@@ -241,20 +241,20 @@ async fn cancel(context: &Context, broker: &dyn Broker, name: &str, patience: Du
 
 /// Sends `STOP` to all unfinished tasks of a batch.
 pub(super) async fn stop_all(broker: &dyn Broker, name: &str) -> Outcome<()> {
-    tell_all(broker, name, ControlCommand::Stop).await
+    send_to_all(broker, name, ControlCommand::Stop).await
 }
 
 /// Kills all tasks of a batch that are not finished.
 pub(super) async fn kill_all(broker: &dyn Broker, name: &str) -> Outcome<()> {
-    tell_all(broker, name, ControlCommand::Kill).await
+    send_to_all(broker, name, ControlCommand::Kill).await
 }
 
-async fn tell_all(broker: &dyn Broker, name: &str, word: ControlCommand) -> Outcome<()> {
+async fn send_to_all(broker: &dyn Broker, name: &str, command: ControlCommand) -> Outcome<()> {
     let tids = batch::tids(broker, name, &UNFINISHED).await?;
-    let tell = |tid| broker.control(tid, ControlMessage::new(word));
-    let mut told = pin!(stream::iter(tids.into_iter().map(tell)).buffered(AT_ONCE));
-    while let Some(told) = told.next().await {
-        match told {
+    let send = |tid| broker.control(tid, ControlMessage::new(command));
+    let mut sent = pin!(stream::iter(tids.into_iter().map(send)).buffered(MAX_IN_FLIGHT));
+    while let Some(result) = sent.next().await {
+        match result {
             // The task has ended meanwhile.
             Ok(_) | Err(Error::Finished(..) | Error::NotFound(_)) => {}
             Err(error) => return Err(error.into()),

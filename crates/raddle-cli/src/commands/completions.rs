@@ -1,4 +1,4 @@
-//! `raddle completions`.
+//! `raddle completions`: a completion script for a shell.
 
 use clap::CommandFactory;
 use serde_json::json;
@@ -9,11 +9,11 @@ pub(super) fn completions(shell: clap_complete::Shell, as_json: bool) -> Outcome
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "raddle", &mut script);
     if as_json {
-        output::json(
+        output::print_json(
             &json!({ "shell": shell.to_string(), "script": String::from_utf8_lossy(&script) }),
         )?;
     } else {
-        output::raw(&script)?;
+        output::print_raw(&script)?;
     }
     Ok(0)
 }

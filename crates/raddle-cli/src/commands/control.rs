@@ -21,19 +21,19 @@ use crate::{
     format, output, select, tid, worker,
 };
 
-/// How many commands are in flight: an end may take a while, and the broker commits many writes at
-/// once.
-pub(super) const AT_ONCE: usize = 64;
+/// How many commands are in flight: a stop may take a while, and the broker commits many writes in
+/// one transaction.
+pub(super) const MAX_IN_FLIGHT: usize = 64;
 
 /// The outcome of a control command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CommandOutcome {
-    /// The broker applied it to a waiting task, or the task has reached this state.
-    Became(TaskState),
+    /// The broker applied the command to a waiting task, or the task has reached this state.
+    Reached(TaskState),
     /// The worker replied with the state of the task.
-    Said(String),
+    Replied(String),
     /// No reply came in time.
-    Nothing(UnansweredTask),
+    NoReply(UnansweredTask),
 }
 
 /// A task that did not reply in time.
@@ -47,14 +47,14 @@ pub(super) struct UnansweredTask {
 }
 
 impl UnansweredTask {
-    /// Collects what is known of a task that did not reply.
-    pub(super) async fn of(
+    /// Reads the state of a task that did not reply.
+    pub(super) async fn read(
         broker: &dyn Broker,
         task: &TaskView,
-        word: ControlCommand,
+        command: ControlCommand,
     ) -> Outcome<Self> {
         let is_worker = worker::is_worker(task);
-        let finishes = is_worker && word == ControlCommand::Stop;
+        let finishes = is_worker && command == ControlCommand::Stop;
         let finishing = if finishes {
             held_tasks(broker, task.tid).await?.len() as u64
         } else {
@@ -67,44 +67,44 @@ impl UnansweredTask {
         })
     }
 
-    fn remark(&self, tid: Tid, word: ControlCommand) -> String {
+    fn describe(&self, tid: Tid, command: ControlCommand) -> String {
         if self.finishing > 0 {
             let tasks = format::count(self.finishing, "task");
             let instead = format!(
-                "'raddle worker stop --kill {tid}' ends it now and gives back what it runs"
+                "use 'raddle worker stop --kill {tid}' to return its tasks to their queues now"
             );
             return format!(
                 "worker {tid} is finishing {tasks}: wait longer with --timeout, or {instead}"
             );
         }
-        let who = if self.is_worker { "worker" } else { "task" };
-        format!("{who} {tid} has not answered {word} yet: wait longer with --timeout")
+        let noun = if self.is_worker { "worker" } else { "task" };
+        format!("{noun} {tid} has not replied to {command}: wait longer with --timeout")
     }
 }
 
 pub(super) async fn control(
     context: &Context,
-    words: &TaskCommandArgs,
-    word: ControlCommand,
+    args: &TaskCommandArgs,
+    command: ControlCommand,
 ) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let mut report = BulkReport::default();
-    let tids = select::select_each(&*broker, &words.tasks, &UNFINISHED).await?;
-    let ask_one = async |tid: Outcome<Tid>| {
+    let tids = select::select_each(&*broker, &args.tasks, &UNFINISHED).await?;
+    let send_one = async |tid: Outcome<Tid>| {
         let tid = tid?;
         Ok((
             tid,
-            ask(&*broker, tid, ControlMessage::new(word), words.timeout.0).await?,
+            send_command(&*broker, tid, ControlMessage::new(command), args.timeout.0).await?,
         ))
     };
-    let mut answers = pin!(stream::iter(tids.into_iter().map(ask_one)).buffered(AT_ONCE));
+    let mut answers = pin!(stream::iter(tids.into_iter().map(send_one)).buffered(MAX_IN_FLIGHT));
     while let Some(answer) = answers.next().await {
-        report.add(context, word, answer)?;
+        report.add(context, command, answer)?;
     }
-    report.end(context)
+    report.finish(context)
 }
 
-/// The outcomes for several tasks, in the order asked for.
+/// The outcomes for several tasks, in the order of the arguments.
 #[derive(Default)]
 pub(super) struct BulkReport {
     records: Vec<serde_json::Value>,
@@ -116,58 +116,58 @@ impl BulkReport {
     pub(super) fn add(
         &mut self,
         context: &Context,
-        word: ControlCommand,
+        command: ControlCommand,
         answer: Outcome<(Tid, CommandOutcome)>,
     ) -> Outcome<()> {
         let (tid, answer) = match answer {
             Ok(answer) => answer,
             Err(failure) => {
                 failure.print(context.json);
-                self.code = self.code.max(failure.code());
+                self.code = self.code.max(failure.exit_code());
                 return Ok(());
             }
         };
         let (status, state) = match answer {
-            CommandOutcome::Became(state) => ("ok", state.to_string()),
-            CommandOutcome::Said(state) => ("ok", state),
-            CommandOutcome::Nothing(silence) => {
+            CommandOutcome::Reached(state) => ("ok", state.to_string()),
+            CommandOutcome::Replied(state) => ("ok", state),
+            CommandOutcome::NoReply(unanswered) => {
                 self.code = self.code.max(TIMED_OUT);
-                context.note(silence.remark(tid, word));
+                context.note(unanswered.describe(tid, command));
                 (
-                    if silence.finishing > 0 {
+                    if unanswered.finishing > 0 {
                         "finishing"
                     } else {
                         "no answer"
                     },
-                    silence.state.to_string(),
+                    unanswered.state.to_string(),
                 )
             }
         };
         if context.json {
             self.records
-                .push(json!({ "tid": tid, "command": word, "status": status, "state": state }));
+                .push(json!({ "tid": tid, "command": command, "status": status, "state": state }));
             return Ok(());
         }
-        output::line(format!("{tid} {state}"))
+        output::print_line(format!("{tid} {state}"))
     }
 
     /// Returns the exit code; prints everything at once with `--json`.
-    pub(super) fn end(self, context: &Context) -> Outcome {
+    pub(super) fn finish(self, context: &Context) -> Outcome {
         if context.json {
-            output::json(&self.records)?;
+            output::print_json(&self.records)?;
         }
         Ok(self.code)
     }
 }
 
 /// Sends a command and waits: for the end after `STOP` and `KILL`, for a reply otherwise.
-pub(super) async fn ask(
+pub(super) async fn send_command(
     broker: &dyn Broker,
     tid: Tid,
     mut message: ControlMessage,
-    patience: Duration,
+    timeout: Duration,
 ) -> Outcome<CommandOutcome> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let before = tid::get_task(broker, tid).await?;
     message.request_id = Some(format!(
         "{}-{}",
@@ -175,58 +175,58 @@ pub(super) async fn ask(
         jiff::Timestamp::now().as_nanosecond()
     ));
     if let DeliveryOutcome::Applied(state) = broker.control(tid, message.clone()).await? {
-        // Paused is no state of its own, but it is the reply of a paused task.
-        let held = !state.is_terminal() && tid::get_task(broker, tid).await?.paused;
-        return Ok(if held {
-            CommandOutcome::Said("paused".into())
+        // `paused` is not a state, but it is the reply of a paused task.
+        let is_paused = !state.is_terminal() && tid::get_task(broker, tid).await?.paused;
+        return Ok(if is_paused {
+            CommandOutcome::Replied("paused".into())
         } else {
-            CommandOutcome::Became(state)
+            CommandOutcome::Reached(state)
         });
     }
     let ends = matches!(message.command, ControlCommand::Stop | ControlCommand::Kill);
     let replies = QueueName::Task(tid, TaskQueue::CtrlOut);
-    let (mut news, mut heard) = (TaskWatch::of(broker, tid).await?, 0);
+    let (mut watch, mut last_reply) = (TaskWatch::start(broker, tid).await?, 0);
     loop {
         let now = tid::get_task(broker, tid).await?;
         let another_attempt = now.state == TaskState::Created || now.attempt != before.attempt;
         if now.state.is_terminal() || (ends && another_attempt) {
-            return Ok(CommandOutcome::Became(now.state));
+            return Ok(CommandOutcome::Reached(now.state));
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Ok(CommandOutcome::Nothing(
-                UnansweredTask::of(broker, &now, message.command).await?,
+            return Ok(CommandOutcome::NoReply(
+                UnansweredTask::read(broker, &now, message.command).await?,
             ));
         }
         let slice = left.min(WATCH_WORKERS);
         let peek = PeekRequest {
             queue: replies.clone(),
-            after: heard,
+            after: last_reply,
             max: 1000,
             wait: slice,
         };
         tokio::select! {
-            changed = news.next(broker, slice) => if !changed? {
+            changed = watch.next(broker, slice) => if !changed? {
                 reclaim_if_worker_lost(broker, &now).await?;
             },
             messages = broker.peek(peek), if !ends => {
                 let messages = messages?;
-                heard = messages.last().map_or(heard, |message| message.id.as_u64());
+                last_reply = messages.last().map_or(last_reply, |message| message.id.as_u64());
                 let reply = messages
                     .iter()
                     .filter_map(|message| serde_json::from_str::<ControlReply>(&message.body).ok())
                     .find(|reply| reply.request_id == message.request_id);
                 if let Some(reply) = reply {
-                    return answer(tid, reply);
+                    return parse_reply(tid, reply);
                 }
             }
         }
     }
 }
 
-fn answer(tid: Tid, reply: ControlReply) -> Outcome<CommandOutcome> {
+fn parse_reply(tid: Tid, reply: ControlReply) -> Outcome<CommandOutcome> {
     if reply.status == "ok" {
-        return Ok(CommandOutcome::Said(reply.state));
+        return Ok(CommandOutcome::Replied(reply.state));
     }
     Err(Failure::Usage(format!(
         "task {tid} is {} and will not {}: {}",

@@ -11,13 +11,13 @@ use crate::{
     context::Context,
     error::{Failure, Outcome},
     format::count,
-    select::{self, select},
+    select::{self, select_tasks},
     tid,
 };
 
 pub(super) async fn delete(context: &Context, args: &SelectArgs) -> Outcome {
-    let broker = context.open_read_only().await?;
-    let tids = select(&*broker, args, &FINISHED).await?;
+    let broker = context.open_existing().await?;
+    let tids = select_tasks(&*broker, args, &FINISHED).await?;
     // Resolve all ids first: deletion cannot be undone.
     if args.filter.is_empty() {
         for tid in &tids {
@@ -35,13 +35,13 @@ pub(super) async fn delete(context: &Context, args: &SelectArgs) -> Outcome {
 }
 
 pub(super) async fn clean(context: &Context, args: &CleanArgs) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let before = args.older_than.map(|age| {
         let age = SignedDuration::try_from(age.0).unwrap_or(SignedDuration::MAX);
         Timestamp::now().checked_sub(age).unwrap_or(Timestamp::MIN)
     });
     let mut tids = Vec::new();
-    let filter = select::filter(&*broker, &args.filter, &FINISHED).await?;
+    let filter = select::build_filter(&*broker, &args.filter, &FINISHED).await?;
     for_each(&*broker, filter, |task| {
         let is_old = before.is_none_or(|before| task.finished_at.is_some_and(|at| at < before));
         if task.state.is_terminal() && is_old && (args.dead || !task.dead) {

@@ -37,7 +37,7 @@ pub(super) const PROGRAM: &str = "/proc/self/exe";
 const DETACHED: &str = "RADDLE_INTERNAL_DETACHED";
 /// How long the background process may take to write its id.
 const START_WITHIN: Duration = Duration::from_secs(10);
-/// Readable by its owner alone: the log may contain commands.
+/// Readable only by its owner: the log may contain commands.
 const LOG_MODE: u32 = 0o600;
 
 /// Whether this process was started in the background.
@@ -47,10 +47,10 @@ pub(crate) fn is_background() -> bool {
 
 /// Starts this program in the background, as a worker or manager, and prints its id.
 pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) -> Outcome {
-    // Inherited descriptors would keep locks and pipes of other processes.
+    // Inherited descriptors would keep locks and pipes of other processes open.
     raddle_runner::close_on_exec();
-    // Every user can read the arguments until the process sets its title: a password goes into the
-    // environment.
+    // Every user can read the arguments until the process sets its title, so a password goes into
+    // the environment.
     let secret = context.project.url.secret();
     let args = env::args_os().skip(1);
     let args = if secret.is_some() {
@@ -58,7 +58,7 @@ pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) 
     } else {
         args.collect()
     };
-    // The link in /proc is this program also after its file was replaced.
+    // The link in /proc is valid even after the file of the program was replaced.
     let mut child = Command::new(PROGRAM)
         .arg0("raddle")
         .args(args)
@@ -71,29 +71,30 @@ pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) 
         .or_raddle_at(format_args!("cannot start a process for the {what}"))?;
     let pid = child.id();
     let mut line = String::new();
-    let stdout = child.stdout.take().expect("it is a pipe");
+    let stdout = child.stdout.take().expect("stdout is piped");
     if timeout(START_WITHIN, BufReader::new(stdout).read_line(&mut line))
         .await
         .is_err()
     {
-        // Tasks that it may hold are reclaimed.
+        // If it holds tasks, they are reclaimed.
         let _ = child.start_kill();
-        let (secs, said) = (START_WITHIN.as_secs(), said(child).await.1);
-        let why = if said.is_empty() {
+        let (secs, stderr) = (START_WITHIN.as_secs(), exit_and_stderr(child).await.1);
+        let why = if stderr.is_empty() {
             "see 'raddle doctor'"
         } else {
-            &said
+            &stderr
         };
         return Err(Failure::Raddle(format!(
             "the {what} did not start within {secs} s: {why}"
         )));
     }
     let Ok(tid) = line.trim().parse() else {
-        return Err(last_words(child, what).await);
+        return Err(start_failure(child, what).await);
     };
-    context.show(&started(tid, pid, log_of(context, tid), serve), || {
-        format!("{tid}\n")
-    })
+    context.show(
+        &start_record(tid, pid, log_path(context, tid), serve),
+        || format!("{tid}\n"),
+    )
 }
 
 /// The arguments without `--queue-url`.
@@ -108,8 +109,8 @@ fn without_queue_url(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args.filter(keeps).collect()
 }
 
-/// The exit code of a background process, and what it wrote to stderr.
-async fn said(child: Child) -> (Option<i32>, String) {
+/// The exit code of a background process, and its stderr.
+async fn exit_and_stderr(child: Child) -> (Option<i32>, String) {
     match child.wait_with_output().await {
         Ok(ended) => (
             ended.status.code(),
@@ -120,10 +121,10 @@ async fn said(child: Child) -> (Option<i32>, String) {
 }
 
 /// The error of a background process that did not start.
-async fn last_words(child: Child, what: &str) -> Failure {
-    let (code, text) = said(child).await;
+async fn start_failure(child: Child, what: &str) -> Failure {
+    let (code, text) = exit_and_stderr(child).await;
     let message = match text.strip_prefix("raddle: ").unwrap_or(&text) {
-        "" => format!("the {what} ended before it had started"),
+        "" => format!("the {what} exited before it had started"),
         message => message.to_owned(),
     };
     if code == Some(USAGE.into()) {
@@ -147,16 +148,16 @@ pub(super) fn announce(
     };
     if !is_background() {
         if context.json {
-            let mut started = started(tid, Some(std::process::id()), None, serve);
+            let mut started = start_record(tid, Some(std::process::id()), None, serve);
             if let Some(url) = metrics {
                 started["metrics"] = url.into();
             }
-            return output::json(&started);
+            return output::print_json(&started);
         }
         note();
-        return output::line(tid.to_string());
+        return output::print_line(tid.to_string());
     }
-    let path = log_of(context, tid).unwrap_or_else(|| "/dev/null".into());
+    let path = log_path(context, tid).unwrap_or_else(|| "/dev/null".into());
     let cannot = format!("cannot write the log {}", path.display());
     // Opened before the id is written: a worker that cannot write its log has not started.
     let log: File = OpenOptions::new()
@@ -173,7 +174,7 @@ pub(super) fn announce(
         log.set_permissions(Permissions::from_mode(LOG_MODE))
             .or_raddle_at(&cannot)?;
     }
-    output::line(tid.to_string())?;
+    output::print_line(tid.to_string())?;
     rustix::stdio::dup2_stdout(&log).or_raddle_at(&cannot)?;
     rustix::stdio::dup2_stderr(&log).or_raddle_at(&cannot)?;
     note();
@@ -181,7 +182,7 @@ pub(super) fn announce(
 }
 
 /// The JSON output for a started worker.
-fn started(
+fn start_record(
     tid: Tid,
     pid: Option<u32>,
     log: Option<PathBuf>,
@@ -195,7 +196,7 @@ fn started(
 }
 
 /// The log of a background worker, if the project has a directory for it.
-fn log_of(context: &Context, tid: Tid) -> Option<PathBuf> {
+fn log_path(context: &Context, tid: Tid) -> Option<PathBuf> {
     Some(
         context
             .project

@@ -1,22 +1,22 @@
-//! `raddle doctor`: checks the project and its broker, and says how to fix what is wrong.
+//! `raddle doctor`: prints the results of checks, with fixes.
 
 use std::path::{Path, PathBuf};
 
 use raddle_view::doctor::{Diagnosis, DoctorOptions, Finding, MissingDatabase, diagnose};
 use serde_json::json;
 
-use super::up::found;
+use super::up::find_file;
 use crate::{
     context::Context,
     error::{Failure, Outcome, TASK_FAILED},
-    project::{Source, here},
+    project::{Source, current_directory},
 };
 
 pub(super) async fn doctor(context: &Context, file: Option<&Path>) -> Outcome {
     let url_source = match &context.project.source {
-        Source::Asked => "as --queue-url or QUEUE_URL asks".to_owned(),
-        Source::File(path) => format!("as {} asks", path.display()),
-        Source::Here => "the current directory, as nothing else was asked for".to_owned(),
+        Source::Explicit => "from --queue-url or QUEUE_URL".to_owned(),
+        Source::File(path) => format!("from {}", path.display()),
+        Source::CurrentDirectory => "the current directory, by default".to_owned(),
     };
     let missing_database = context.absent_database().map(|path| MissingDatabase {
         path,
@@ -35,7 +35,7 @@ pub(super) async fn doctor(context: &Context, file: Option<&Path>) -> Outcome {
 
 /// The file with the groups: the named one, or the one of this project.
 fn group_file(context: &Context, file: Option<&Path>) -> Outcome<Option<PathBuf>> {
-    let here = here()?;
+    let here = current_directory()?;
     match (file, &context.project.source) {
         (Some(path), _) => {
             let path = here.join(path);
@@ -49,7 +49,7 @@ fn group_file(context: &Context, file: Option<&Path>) -> Outcome<Option<PathBuf>
         }
         (None, Source::File(path)) => Ok(Some(path.clone())),
         // The location of the broker does not tell which groups run.
-        (None, Source::Asked | Source::Here) => Ok(found(&here)),
+        (None, Source::Explicit | Source::CurrentDirectory) => Ok(find_file(&here)),
     }
 }
 
@@ -74,13 +74,13 @@ fn finding_text(finding: &Finding) -> String {
     let mark = match (finding.ok, finding.vital) {
         (true, _) => "ok   ",
         (false, false) => "warn ",
-        (false, true) => "WRONG",
+        (false, true) => "error",
     };
     let fix = finding
         .fix
         .as_ref()
         .filter(|_| !finding.ok)
-        .map(|fix| format!("      to mend it: {fix}\n"));
+        .map(|fix| format!("      fix: {fix}\n"));
     format!(
         "{mark} {area}, {name}: {detail}\n{}",
         fix.unwrap_or_default()
@@ -96,12 +96,12 @@ mod tests {
         let warning = Finding::warning("limits", "x", "low".into(), "raise it");
         assert_eq!(
             finding_text(&warning),
-            "warn  limits, x: low\n      to mend it: raise it\n"
+            "warn  limits, x: low\n      fix: raise it\n"
         );
         let error = Finding::error("broker", "database", "gone".into(), "restore it");
         assert_eq!(
             finding_text(&error),
-            "WRONG broker, database: gone\n      to mend it: restore it\n"
+            "error broker, database: gone\n      fix: restore it\n"
         );
         assert_eq!(
             finding_text(&Finding::fine("limits", "x", "high".into())),

@@ -1,11 +1,10 @@
-//! `raddle run --each-line` and `--array`: a batch of tasks that this process runs itself, some at
-//! a time.
+//! `raddle run --each-line` and `--array`: a batch of tasks that run inside this process.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use indicatif::ProgressBar;
 use raddle_broker::{Broker, OutputStream};
-use raddle_client::{routine::Routines, wait::LONG};
+use raddle_client::{routine::Routines, wait::MAX_WAIT};
 use raddle_model::{TaskSpec, TaskState, TaskView, Tid, spec::RUN_QUEUE_PREFIX};
 use raddle_view::task::{copy_output, result_record};
 use raddle_worker::{
@@ -24,55 +23,58 @@ use crate::{
 };
 
 /// How many events are read at once.
-const EVENTS: u32 = 1000;
-/// How long the worker may take to leave after its last task.
-const LEAVE_WITHIN: Duration = Duration::from_secs(10);
+const EVENTS_AT_ONCE: u32 = 1000;
+/// How long the worker may take to stop after its last task.
+const STOP_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) async fn run_each(context: &Context, args: &RunArgs, mut template: TaskSpec) -> Outcome {
     if args.no_wait || args.no_inline || args.spec.queue.is_some() || !can_run_inline(&template) {
         let instead =
-            "leave them to workers with 'raddle submit', and wait with 'raddle batch wait'";
+            "use 'raddle submit' to have workers run them, and 'raddle batch wait' to wait";
         return Err(Failure::Usage(format!(
-            "'run' with --each-line or --array runs its tasks itself: {instead}"
+            "'run' with --each-line or --array runs its tasks without workers: {instead}"
         )));
     }
-    let (items, _) =
-        submit::items(&args.items, args.spec.stdin)?.expect("it was asked for tasks for items");
+    let (items, _) = submit::read_items(&args.items, args.spec.stdin)?
+        .expect("the caller has checked that there are items");
     let name = template.batch.get_or_insert_with(spec::new_batch).clone();
-    // Other workers have another environment: a queue of its own keeps them away.
+    // A private queue: other workers have another environment.
     let queue = format!("{RUN_QUEUE_PREFIX}{}", spec::new_batch());
     template.queue.clone_from(&queue);
-    let mut interrupts = Interrupts::catch()?;
-    let broker = context.broker().await?;
+    let mut interrupts = Interrupts::install()?;
+    let broker = context.open_broker().await?;
     // Read before the tasks exist, so that no end is missed.
-    let seen = broker.last_event().await?;
+    let last_event = broker.last_event().await?;
     let storing = store(
         &*broker,
-        items.map(|item| spec::for_item(&template, &item?)),
+        items.map(|item| spec::fill_template(&template, &item?)),
     );
-    let open = tokio::select! {
-        open = storing => open?,
+    let unfinished = tokio::select! {
+        unfinished = storing => unfinished?,
         () = interrupts.next() => {
-            // Some tasks may be stored, in a queue that no worker serves.
+            // Some tasks may be stored already, in a queue that no worker serves.
             super::batch::stop_all(&*broker, &name).await?;
             return Ok(super::run::interrupted(context));
         }
     };
     let shutdown = Shutdown::new();
     let registering = register(&broker, &queue, args.jobs);
-    let Some(worker) = interrupts.start(&shutdown, registering).await else {
+    let Some(worker) = interrupts
+        .start_unless_interrupted(&shutdown, registering)
+        .await
+    else {
         super::batch::stop_all(&*broker, &name).await?;
         return Ok(super::run::interrupted(context));
     };
     let worker = worker?;
-    let bar = progress::finished(open.len() as u64, !context.json && !context.quiet);
+    let bar = progress::finished(unfinished.len() as u64, !context.json && !context.quiet);
     let run = EachLineRun {
         context,
         broker: &*broker,
         name: &name,
         queue: &queue,
-        open,
-        seen,
+        unfinished,
+        last_event,
         bar,
         failed: 0,
     };
@@ -87,7 +89,7 @@ async fn store(
 ) -> Outcome<BTreeSet<Tid>> {
     let (mut group, mut stored) = (submit::SubmitBatch::default(), BTreeSet::new());
     let mut groups = Vec::new();
-    // Parse all lines first: an invalid one must not surface after an hour of work.
+    // Parse all lines first: an invalid line must not surface after an hour of work.
     for spec in specs {
         groups.extend(group.add(spec?));
     }
@@ -128,9 +130,9 @@ struct EachLineRun<'a> {
     /// The queue that only the worker of this run serves.
     queue: &'a str,
     /// The unfinished tasks.
-    open: BTreeSet<Tid>,
+    unfinished: BTreeSet<Tid>,
     /// The last event that was read.
-    seen: u64,
+    last_event: u64,
     bar: ProgressBar,
     /// How many did not complete.
     failed: u64,
@@ -145,16 +147,16 @@ impl EachLineRun<'_> {
     ) -> Outcome {
         let (broker, mut interrupted, mut failure) = (self.broker, 0, None);
         let mut working = Box::pin(working);
-        while !self.open.is_empty() {
+        while !self.unfinished.is_empty() {
             let events = tokio::select! {
                 biased;
-                events = broker.events(Some(self.seen), None, EVENTS, LONG) => events?,
+                events = broker.events(Some(self.last_event), None, EVENTS_AT_ONCE, MAX_WAIT) => events?,
                 ended = &mut working => {
                     ended?;
-                    let (left, name, queue) = (count(self.open.len() as u64, "task"), self.name, self.queue);
+                    let (left, name, queue) = (count(self.unfinished.len() as u64, "task"), self.name, self.queue);
                     return Err(Failure::Raddle(format!(
                         "the worker of this run was stopped before {left} of batch {name} ended: \
-                         'raddle worker start --queues {queue}' runs what is left"
+                         run the rest with 'raddle worker start --queues {queue}'"
                     )));
                 }
                 () = interrupts.next() => {
@@ -167,12 +169,11 @@ impl EachLineRun<'_> {
                 }
             };
             for event in events {
-                self.seen = event.id.as_u64();
-                if event.event.is_terminal() && self.open.remove(&event.tid) {
+                self.last_event = event.id.as_u64();
+                if event.event.is_terminal() && self.unfinished.remove(&event.tid) {
                     let shown = self.show(event.tid).await;
                     if let (Err(error), None) = (shown, &failure) {
-                        // The output cannot be written: stop the tasks, as `raddle run` does for
-                        // one.
+                        // The output cannot be written: stop the tasks, as `raddle run` does.
                         batch::stop_all(broker, self.name).await?;
                         failure = Some(error);
                     }
@@ -180,7 +181,7 @@ impl EachLineRun<'_> {
             }
         }
         shutdown.request();
-        if let Ok(ended) = timeout(LEAVE_WITHIN, working).await {
+        if let Ok(ended) = timeout(STOP_WITHIN, working).await {
             ended?;
         }
         self.bar.finish_and_clear();
@@ -198,12 +199,12 @@ impl EachLineRun<'_> {
         match times {
             1 => {
                 note(format!(
-                    "stopping batch {name}; once more to kill what runs"
+                    "stopping batch {name}; interrupt again to kill running tasks"
                 ));
                 batch::stop_all(self.broker, name).await
             }
             2 => {
-                note(format!("killing what runs of batch {name}"));
+                note(format!("killing the running tasks of batch {name}"));
                 batch::kill_all(self.broker, name).await
             }
             _ => {
@@ -223,20 +224,20 @@ impl EachLineRun<'_> {
         }
         if self.context.json {
             let record = result_record(self.broker, &task).await?;
-            return output::json(&record);
+            return output::print_json(&record);
         }
         for stream in OutputStream::BOTH {
-            let write = |bytes: &[u8]| self.bar.suspend(|| output::pass_on(stream, bytes));
+            let write = |bytes: &[u8]| self.bar.suspend(|| output::forward(stream, bytes));
             copy_output(self.broker, tid, task.attempt, stream, write).await?;
         }
         if task.state != TaskState::Completed {
-            self.bar.suspend(|| self.context.note(became(&task)));
+            self.bar.suspend(|| self.context.note(describe_end(&task)));
         }
         Ok(())
     }
 }
 
-fn became(task: &TaskView) -> String {
+fn describe_end(task: &TaskView) -> String {
     let exit = task
         .report
         .as_ref()

@@ -1,4 +1,4 @@
-//! `raddle group`.
+//! `raddle group`: lists and changes group workers.
 
 use std::time::Duration;
 
@@ -18,31 +18,31 @@ use crate::{
 };
 
 /// The pause between two reads of the registry.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) async fn group(context: &Context, command: GroupCommand) -> Outcome {
     match command {
         GroupCommand::List => list(context).await,
-        GroupCommand::Off(SlugArgs { slug }) => turn(context, &slug, false).await,
-        GroupCommand::On(SlugArgs { slug }) => turn(context, &slug, true).await,
+        GroupCommand::Off(SlugArgs { slug }) => set_enabled(context, &slug, false).await,
+        GroupCommand::On(SlugArgs { slug }) => set_enabled(context, &slug, true).await,
         GroupCommand::Forget(SlugArgs { slug }) => forget(context, &slug).await,
         GroupCommand::Scale(ScaleArgs { slug, replicas }) => {
-            let broker = context.broker().await?;
-            let standing = group::scale(&*broker, &slug, replicas)
+            let broker = context.open_broker().await?;
+            let state = group::scale(&*broker, &slug, replicas)
                 .await
                 .map_err(failure)?;
-            changed(
+            print_change(
                 context,
-                &standing,
-                &format!("'{slug}' is to have {}", count(replicas.into(), "process")),
+                &state,
+                &format!("'{slug}' is set to {}", count(replicas.into(), "process")),
             )?;
-            explain_delay(context, &*broker, &standing).await
+            explain_delay(context, &*broker, &state).await
         }
     }
 }
 
 async fn list(context: &Context) -> Outcome {
-    let views = group::list(&*context.open_read_only().await?).await?;
+    let views = group::list(&*context.open_existing().await?).await?;
     context.show(&views, || render(&views))
 }
 
@@ -74,7 +74,7 @@ fn managers(view: &GroupWorkerView) -> String {
     let all: Vec<String> = view
         .managers
         .iter()
-        .map(|keeper| format!("{} ({})", keeper.tid, keeper.status.as_str()))
+        .map(|manager| format!("{} ({})", manager.tid, manager.status.as_str()))
         .collect();
     if all.is_empty() {
         "-".into()
@@ -83,109 +83,96 @@ fn managers(view: &GroupWorkerView) -> String {
     }
 }
 
-async fn turn(context: &Context, slug: &str, on: bool) -> Outcome {
-    let broker = context.broker().await?;
-    let standing = group::turn(&*broker, slug, on).await.map_err(failure)?;
-    changed(
+async fn set_enabled(context: &Context, slug: &str, on: bool) -> Outcome {
+    let broker = context.open_broker().await?;
+    let state = group::turn(&*broker, slug, on).await.map_err(failure)?;
+    print_change(
         context,
-        &standing,
+        &state,
         &format!("'{slug}' is {}", if on { "on" } else { "off" }),
     )?;
-    explain_delay(context, &*broker, &standing).await
+    explain_delay(context, &*broker, &state).await
 }
 
-/// Waits for the requested change, and prints why it does not happen: at once without a manager,
-/// otherwise after a while.
-async fn explain_delay(context: &Context, broker: &dyn Broker, standing: &DesiredState) -> Outcome {
-    let wanted = if standing.on {
-        standing.wanted() as usize
-    } else {
-        0
-    };
+/// Waits for the requested change. If it takes long, or at once without a manager, it prints why.
+async fn explain_delay(context: &Context, broker: &dyn Broker, state: &DesiredState) -> Outcome {
+    let wanted = if state.on { state.wanted() as usize } else { 0 };
     let deadline = Instant::now() + EXPLAIN_AFTER;
     loop {
         let views = group::list(broker).await?;
-        let Some(view) = views.iter().find(|view| view.slug == standing.slug) else {
+        let Some(view) = views.iter().find(|view| view.slug == state.slug) else {
             return Ok(0);
         };
         if view.live == wanted {
             return Ok(0);
         }
         if view.managers.is_empty() || Instant::now() >= deadline {
-            context.note(delay(view, wanted));
+            context.note(shortfall(view, wanted));
             return Ok(0);
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Why a worker has fewer processes than wanted.
-fn delay(view: &GroupWorkerView, wanted: usize) -> String {
+fn shortfall(view: &GroupWorkerView, wanted: usize) -> String {
     let (slug, live) = (&view.slug, view.live);
-    let Some(keeper) = view.managers.first() else {
-        return format!(
-            "no manager keeps '{slug}': it will be so when one is started, with 'raddle up'"
-        );
+    let Some(manager) = view.managers.first() else {
+        return format!("no manager runs '{slug}': start one with 'raddle up'");
     };
-    let tid = keeper.tid;
-    match keeper.status {
+    let tid = manager.tid;
+    match manager.status {
         _ if live > wanted => {
             let left = count((live - wanted) as u64, "process");
             format!(
-                "{left} may finish what runs there: 'raddle task list --queue {slug} --status running' shows that"
+                "{left} may finish running tasks: see 'raddle task list --queue {slug} --status running'"
             )
         }
         WorkerStatus::Draining => {
-            format!(
-                "its manager {tid} is about to end: it will be so when 'raddle up' is started again"
-            )
+            format!("its manager {tid} is stopping: start it again with 'raddle up'")
         }
         WorkerStatus::Braking => {
             format!(
-                "processes of its manager {tid} die as soon as they are started: the log of 'raddle up' says why"
+                "processes of its manager {tid} exit right after their start: see the log of 'raddle up'"
             )
         }
-        _ => format!(
-            "{live} of {wanted} are there so far: 'raddle group list' shows when there are more"
-        ),
+        _ => format!("{live} of {wanted} processes are up so far: see 'raddle group list'"),
     }
 }
 
 async fn forget(context: &Context, slug: &str) -> Outcome {
-    let forgotten = group::forget(&*context.broker().await?, slug)
+    let forgotten = group::forget(&*context.open_broker().await?, slug)
         .await
         .map_err(failure)?;
     if context.json {
-        output::json(&forgotten)?;
+        output::print_json(&forgotten)?;
         return Ok(0);
     }
-    context.note(format!(
-        "'{slug}' is forgotten: nothing is an event for it any more"
-    ));
+    context.note(format!("'{slug}' is deleted, and receives no more events"));
     if forgotten.waiting > 0 {
         let tasks = count(forgotten.waiting, "task");
         context.note(format!(
-            "its queue has {tasks} still: run them with 'raddle worker start --queues {slug}', or see 'raddle task list --queue {slug}'"
+            "its queue still has {tasks}: run them with 'raddle worker start --queues {slug}', or see 'raddle task list --queue {slug}'"
         ));
     }
     for source in &forgotten.unread {
         context.note(format!(
-            "what is written to '{source}' stays there from now on: it is an event for nobody"
+            "messages that are written to '{source}' stay there from now on: no worker receives them"
         ));
     }
     Ok(0)
 }
 
-fn changed(context: &Context, standing: &DesiredState, said: &str) -> Outcome {
+fn print_change(context: &Context, state: &DesiredState, message: &str) -> Outcome {
     if context.json {
         let DesiredState {
             slug, process, on, ..
-        } = standing;
-        output::json(
-            &serde_json::json!({ "slug": slug, "process": process, "on": on, "replicas": standing.wanted() }),
+        } = state;
+        output::print_json(
+            &serde_json::json!({ "slug": slug, "process": process, "on": on, "replicas": state.wanted() }),
         )?;
     } else {
-        context.note(said);
+        context.note(message);
     }
     Ok(0)
 }

@@ -7,20 +7,20 @@ use serde_json::json;
 
 use crate::{args::TaskArg, context::Context, error::Outcome, format, table, tid, worker};
 
-/// How many characters of a returned value `task status` shows.
-const SHOWN: usize = 200;
+/// How many characters of a return value `task status` shows.
+const MAX_VALUE_CHARS: usize = 200;
 
 /// Prints the full id.
 pub(super) async fn tid(context: &Context, arg: TaskArg) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let (task, _) = tid::find_task_or_worker(&*broker, arg).await?;
     let record = json!({ "tid": task.tid, "short": task.tid.short().to_string() });
     context.show(&record, || format!("{}\n", task.tid))
 }
 
-/// Prints everything that is known of a task.
+/// Prints a task or worker.
 pub(super) async fn status(context: &Context, arg: TaskArg) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let (task, runs) = tid::find_task_or_worker(&*broker, arg).await?;
     let lost = lost_output(&*broker, &task).await?;
     context.show(&task_record(&task), || text(&task, &runs, &lost))
@@ -32,8 +32,8 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
         ("task", task.tid.to_string()),
         ("name", task.spec.display_name().into()),
     ];
-    lines.push(("state", state(task)));
-    lines.push(("target", target(task)));
+    lines.push(("state", state_text(task)));
+    lines.push(("target", target_text(task)));
     lines.push((
         "queue",
         format!("{}, priority {}", task.spec.queue, task.spec.priority),
@@ -46,11 +46,11 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
         lines.push(("requires", task.spec.requires.to_string()));
     }
     if !worker::is_worker(task) {
-        lines.extend(tries(task));
+        lines.extend(attempt_lines(task));
     }
     let optional = [
         ("progress", task.progress.as_ref().map(format::progress)),
-        ("chained", (task.chained > 0).then(|| chained(task))),
+        ("chained", (task.chained > 0).then(|| chained_text(task))),
         ("parent", task.parent.map(|tid| tid.to_string())),
         (
             "runs",
@@ -89,7 +89,7 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
             task.finished_at
                 .map(|at| format!("{} ({} ago)", format::time(at), format::age(at, now))),
         ),
-        ("took", run_time(task, now).map(format::fine)),
+        ("took", run_time(task, now).map(format::three_digits)),
     ];
     lines.extend(
         optional
@@ -98,7 +98,7 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
     );
     if let Some(report) = &task.report {
         lines.push(("exit", report.exit.to_string()));
-        lines.extend(return_value(Some(report)).map(|value| ("returned", shortened(value))));
+        lines.extend(return_value(Some(report)).map(|value| ("returned", truncate(value))));
         lines.push((
             "output",
             format!(
@@ -113,17 +113,17 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
             format!(
                 "{} MiB at most, {} of cpu",
                 report.usage.peak_rss_bytes >> 20,
-                format::fine(cpu)
+                format::three_digits(cpu)
             ),
         ));
     }
     table::labelled(&lines)
 }
 
-/// The beginning of a value, as JSON: `raddle result` prints all of it.
-fn shortened(value: &serde_json::Value) -> String {
+/// The beginning of a value as JSON. `raddle result` prints all of it.
+fn truncate(value: &serde_json::Value) -> String {
     let text = value.to_string();
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_VALUE_CHARS) {
         Some((end, _)) => format!(
             "{}… ({} bytes, see 'raddle result')",
             &text[..end],
@@ -133,9 +133,9 @@ fn shortened(value: &serde_json::Value) -> String {
     }
 }
 
-/// The number of the latest attempt, and how many failures are left. The number also counts lost
-/// and released attempts, which are not charged.
-fn tries(task: &TaskView) -> Vec<(&'static str, String)> {
+/// The number of the latest attempt, and the failures and losses with their limits. The number also
+/// counts released attempts, which are not charged.
+fn attempt_lines(task: &TaskView) -> Vec<(&'static str, String)> {
     let limits = attempt_limits(task);
     let of = |limit: Option<u32>| limit.map_or_else(String::new, |limit| format!(" of {limit}"));
     let mut lines = vec![("attempt", task.attempt.to_string())];
@@ -151,7 +151,7 @@ fn tries(task: &TaskView) -> Vec<(&'static str, String)> {
         lines.push((
             "losses",
             format!(
-                "{}{}, each with its worker",
+                "{}{}, by lost workers",
                 task.losses,
                 of(limits.map(|(_, losses)| losses))
             ),
@@ -160,14 +160,14 @@ fn tries(task: &TaskView) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn chained(task: &TaskView) -> String {
+fn chained_text(task: &TaskView) -> String {
     format!(
         "{}, submitted if this attempt succeeds",
         format::count(task.chained, "task")
     )
 }
 
-fn state(task: &TaskView) -> String {
+fn state_text(task: &TaskView) -> String {
     let mut text = task.state.to_string();
     if task.paused {
         text.push_str(", paused");
@@ -179,7 +179,7 @@ fn state(task: &TaskView) -> String {
 }
 
 /// The target of a task as text.
-pub(super) fn target(task: &TaskView) -> String {
+pub(super) fn target_text(task: &TaskView) -> String {
     match &task.spec.target {
         Target::Command(argv) => argv.join(" "),
         Target::Routine(name) => format!("routine {name}"),

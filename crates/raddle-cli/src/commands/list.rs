@@ -1,11 +1,11 @@
-//! `raddle task list`.
+//! `raddle task list`: a table of tasks.
 
 use jiff::Timestamp;
 use raddle_broker::TaskFilter;
 use raddle_model::{TaskState, TaskView};
 use raddle_view::task::{run_time, task_record};
 
-use super::inspect::target;
+use super::inspect::target_text;
 use crate::{
     args::ListArgs,
     context::Context,
@@ -15,13 +15,13 @@ use crate::{
 };
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let filter = TaskFilter {
         dead: args.dead,
         services: args.all,
-        // One more than is shown tells whether there are more.
+        // One more, to know whether there are more.
         limit: args.limit.saturating_add(1),
-        ..select::filter(&*broker, &args.filter, &[]).await?
+        ..select::build_filter(&*broker, &args.filter, &[]).await?
     };
     let mut tasks = broker.tasks(filter).await?;
     let more = tasks.len() as u64 > u64::from(args.limit);
@@ -33,7 +33,7 @@ pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
     })?;
     if more && !context.json {
         context.note(format!(
-            "these are the newest {}: see more with --limit",
+            "these are the newest {}: list more with --limit",
             args.limit
         ));
     }
@@ -52,10 +52,10 @@ fn render(tasks: &[TaskView]) -> String {
             task.attempt.to_string(),
             task.spec.queue.clone(),
             format::age(task.created_at, now),
-            run_time(task, now).map_or_else(|| "-".into(), format::fine),
+            run_time(task, now).map_or_else(|| "-".into(), format::three_digits),
             task.spec.display_name().into(),
             note(task, now),
-            target(task),
+            target_text(task),
         ]);
         if let Some(colour) = colour(task) {
             table.colour(STATE, colour);

@@ -23,7 +23,7 @@ use super::{
     detach::{self, PROGRAM},
     spawner,
     start::{self, QUEUE_URL},
-    stop::stop_these,
+    stop::stop_workers,
     workers::render,
 };
 use crate::{
@@ -36,7 +36,7 @@ use crate::{
 /// How many tasks a manager runs at a time without an explicit limit, spawned managers included.
 const MAX_TASKS: u32 = 256;
 /// The pause between two reads of the registry.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs a manager in this process.
 pub(super) async fn serve(context: &Context, args: &ManagerArgs, global: &Global) -> Outcome {
@@ -53,8 +53,8 @@ pub(super) async fn serve(context: &Context, args: &ManagerArgs, global: &Global
     spawner.override_config(&mut config);
     let config = config.check(cores).or_usage()?;
     let workers = spawner::worker_args(&spawner, &config, Some(spawn_policy));
-    let launching = spawner::processes(global, &spawner, context, &config, &workers)?;
-    Box::pin(spawner::keep(
+    let launching = spawner::process_launcher(global, &spawner, context, &config, &workers)?;
+    Box::pin(spawner::run_spawner(
         context,
         &spawner,
         config,
@@ -71,7 +71,7 @@ fn registry(args: &ManagerArgs) -> Outcome<TaskRegistry> {
         Some(path) => read_registry(path),
         None if args.kind == PRIME || args.no_registry => Ok(TaskRegistry::default()),
         None => Err(Failure::Usage(format!(
-            "a manager of the type '{}' spawns what its registry lists: name the file with --registry",
+            "a manager of the type '{}' needs a registry: name the file with --registry",
             args.kind
         ))),
     }
@@ -93,7 +93,7 @@ fn read_registry(path: &Path) -> Outcome<TaskRegistry> {
 
 /// The command that starts another manager.
 fn manager_command(context: &Context, args: &ManagerArgs) -> Outcome<ManagerLaunchCommand> {
-    let (url, secret) = start::url_words(&context.project.url);
+    let (url, secret) = start::url_args(&context.project.url);
     let argv = [PROGRAM, "manager", "serve"]
         .map(String::from)
         .into_iter()
@@ -103,8 +103,8 @@ fn manager_command(context: &Context, args: &ManagerArgs) -> Outcome<ManagerLaun
         .map(|url| (QUEUE_URL.to_owned(), url))
         .into_iter()
         .collect();
-    let whole = |path: &PathBuf| std::path::absolute(path).or_usage_at(path.display());
-    let registry = args.registry.as_ref().map(whole).transpose()?;
+    let absolute = |path: &PathBuf| std::path::absolute(path).or_usage_at(path.display());
+    let registry = args.registry.as_ref().map(absolute).transpose()?;
     // A path that is not UTF-8 cannot be part of a request.
     let registry = registry.and_then(|path| path.into_os_string().into_string().ok());
     Ok(ManagerLaunchCommand {
@@ -137,19 +137,19 @@ pub(super) async fn start(context: &Context, args: &ManagerArgs, global: &Global
     detach::detach(context, "manager", None).await
 }
 
-/// Has a root manager spawn a manager, or starts one if no root manager lives.
+/// Has a live root manager spawn a manager, or starts one in the background.
 pub(super) async fn spawn(context: &Context, args: &SpawnArgs, global: &Global) -> Outcome {
     read_registry(&args.registry)?;
     if args.kind == PRIME {
         return Err(Failure::Usage(
-            "a prime is not spawned: start it with 'raddle manager start'".into(),
+            "the root manager cannot be spawned: start it with 'raddle manager start'".into(),
         ));
     }
     if !detach::is_background() {
-        if asked(context, args).await? {
+        if spawn_by_root_manager(context, args).await? {
             return Ok(0);
         }
-        context.note("no prime is alive: the manager stands by itself");
+        context.note("no root manager is alive: starting the manager directly");
     }
     let args = ManagerArgs {
         kind: args.kind.clone(),
@@ -163,9 +163,9 @@ pub(super) async fn spawn(context: &Context, args: &SpawnArgs, global: &Global) 
     start(context, &args, global).await
 }
 
-/// Asks a live root manager for a manager, and waits until it is registered.
-async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
-    let broker = context.broker().await?;
+/// Requests a manager from a live root manager, and waits until it is registered.
+async fn spawn_by_root_manager(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
+    let broker = context.open_broker().await?;
     let workers = broker.workers().await?;
     let primes: Vec<&WorkerEntry> = managers(&workers)
         .filter(|entry| entry.info.kind == PRIME)
@@ -174,7 +174,7 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
         Some(arg) => {
             let tid = tids::resolve(&*broker, arg).await?;
             if !primes.iter().any(|entry| entry.tid == tid) {
-                let reason = "is no prime that lives, and only a prime spawns managers";
+                let reason = "is not a live root manager, and only a root manager spawns managers";
                 return Err(Failure::Usage(format!(
                     "task {tid} {reason}: see 'raddle manager list'"
                 )));
@@ -193,7 +193,7 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
     let request = *queues::submit_requests(&*broker, PRIME, vec![request], parent)
         .await?
         .first()
-        .ok_or_else(gone)?;
+        .ok_or_else(missing_request_id)?;
     let deadline = Instant::now() + args.timeout.0;
     loop {
         let workers = broker.workers().await?;
@@ -207,7 +207,7 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
             let why = task
                 .report
                 .map_or_else(String::new, |report| format!(" ({})", report.exit));
-            let look = format!("see 'raddle logs {request}'");
+            let hint = format!("see 'raddle logs {request}'");
             if !task.state.is_terminal() {
                 let _ = broker
                     .control(
@@ -217,20 +217,20 @@ async fn asked(context: &Context, args: &SpawnArgs) -> Outcome<bool> {
                     .await;
             }
             return Err(Failure::Raddle(format!(
-                "the manager could not be started{why}: {look}"
+                "the manager could not be started{why}: {hint}"
             )));
         }
         if Instant::now() >= deadline {
             return Err(Failure::TimedOut(format!(
-                "request {request} for the manager waits: see 'raddle task explain {request}'"
+                "request {request} for the manager still waits: see 'raddle task explain {request}'"
             )));
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-fn gone() -> Failure {
-    Failure::Raddle("the broker has not said under which id the request is stored".into())
+fn missing_request_id() -> Failure {
+    Failure::Raddle("the broker returned no id for the request".into())
 }
 
 /// The live managers.
@@ -240,9 +240,9 @@ fn managers(workers: &[WorkerEntry]) -> impl Iterator<Item = &WorkerEntry> {
 
 /// Stops managers.
 pub(super) async fn stop(context: &Context, args: &ManagerStopArgs) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let workers = broker.workers().await?;
-    let meant: Vec<Tid> = if args.all {
+    let selected: Vec<Tid> = if args.all {
         managers(&workers).map(|entry| entry.tid).collect()
     } else {
         let prime = [PRIME.to_owned()];
@@ -251,18 +251,18 @@ pub(super) async fn stop(context: &Context, args: &ManagerStopArgs) -> Outcome {
         } else {
             &args.which
         };
-        let mut meant = Vec::new();
+        let mut selected = Vec::new();
         for which in which {
-            meant.extend(
-                find(&*broker, &workers, which)
+            selected.extend(
+                find_managers(&*broker, &workers, which)
                     .await?
                     .iter()
                     .map(|entry| entry.tid),
             );
         }
-        meant
+        selected
     };
-    if meant.is_empty() {
+    if selected.is_empty() {
         context.note("no manager is alive");
     }
     let stop = StopArgs {
@@ -271,11 +271,11 @@ pub(super) async fn stop(context: &Context, args: &ManagerStopArgs) -> Outcome {
         kill: args.kill,
         timeout: args.timeout,
     };
-    stop_these(context, &*broker, meant, &stop).await
+    stop_workers(context, &*broker, selected, &stop).await
 }
 
 /// Finds managers by type, by id, or by the id of the request for one.
-async fn find<'a>(
+async fn find_managers<'a>(
     broker: &dyn Broker,
     workers: &'a [WorkerEntry],
     which: &str,
@@ -292,8 +292,7 @@ async fn find<'a>(
             .collect(),
     };
     if found.is_empty() {
-        let reason =
-            "'raddle manager list' shows those that are, and 'raddle manager start' starts one";
+        let reason = "see 'raddle manager list', or start one with 'raddle manager start'";
         return Err(Failure::Usage(format!(
             "no manager '{which}' is alive: {reason}"
         )));
@@ -301,33 +300,33 @@ async fn find<'a>(
     Ok(found)
 }
 
-/// Lists the managers that are alive.
+/// Lists live managers.
 pub(super) async fn list(context: &Context) -> Outcome {
-    let workers = context.open_read_only().await?.workers().await?;
+    let workers = context.open_existing().await?.workers().await?;
     let managers: Vec<&WorkerEntry> = managers(&workers).collect();
-    let told = |entry: &WorkerEntry| {
+    let columns = |entry: &WorkerEntry| {
         [
             format!("{:.2}", entry.load),
             entry.spawned_count.to_string(),
-            asked_in(entry),
-            tasks_of(entry),
+            request_queue(entry),
+            task_names(entry),
         ]
     };
     context.show(&managers, || {
         render(
             ["LOAD", "SPAWNED", "QUEUE", "TASKS"],
-            managers.iter().map(|entry| (*entry, told(entry))),
+            managers.iter().map(|entry| (*entry, columns(entry))),
         )
     })
 }
 
 /// The queue that takes its requests.
-fn asked_in(entry: &WorkerEntry) -> String {
+fn request_queue(entry: &WorkerEntry) -> String {
     entry.queue.clone().unwrap_or_else(|| "-".into())
 }
 
 /// The names of the tasks that it spawns.
-fn tasks_of(entry: &WorkerEntry) -> String {
+fn task_names(entry: &WorkerEntry) -> String {
     let names: Vec<&str> = entry
         .info
         .capabilities
@@ -337,12 +336,12 @@ fn tasks_of(entry: &WorkerEntry) -> String {
     names.join(",")
 }
 
-/// Shows what managers are doing.
+/// Shows the state of managers.
 pub(super) async fn status(context: &Context, which: Option<&str>) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let workers = broker.workers().await?;
     let shown: Vec<&WorkerEntry> = match which {
-        Some(which) => find(&*broker, &workers, which).await?,
+        Some(which) => find_managers(&*broker, &workers, which).await?,
         None => managers(&workers).collect(),
     };
     if shown.is_empty() && !context.json {
@@ -351,13 +350,13 @@ pub(super) async fn status(context: &Context, which: Option<&str>) -> Outcome {
     context.show(&shown, || {
         shown
             .iter()
-            .map(|entry| described(entry))
+            .map(|entry| describe(entry))
             .collect::<Vec<_>>()
             .join("\n")
     })
 }
 
-fn described(entry: &WorkerEntry) -> String {
+fn describe(entry: &WorkerEntry) -> String {
     let WorkerEntry {
         tid,
         info,
@@ -381,7 +380,7 @@ fn described(entry: &WorkerEntry) -> String {
             info.parent
                 .map_or_else(|| "-".into(), |tid| tid.to_string()),
         ),
-        ("requests", asked_in(entry)),
-        ("tasks", tasks_of(entry)),
+        ("requests", request_queue(entry)),
+        ("tasks", task_names(entry)),
     ])
 }

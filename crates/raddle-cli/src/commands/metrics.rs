@@ -7,8 +7,8 @@ use crate::{args::ServeArgs, context::Context, error::Outcome, interrupt::Interr
 
 pub(super) async fn serve(context: &Context, args: &ServeArgs) -> Outcome {
     let server = metrics::bind(args.metrics_addr, args.metrics_public).await?;
-    let mut interrupts = Interrupts::catch()?;
-    let broker = context.broker_of_worker().await?;
+    let mut interrupts = Interrupts::install()?;
+    let broker = context.open_for_worker().await?;
     let url = server.url();
     let serving = server.serve(metrics::queue_page(QueueExporter::new(broker), |_| ()));
     context.show(

@@ -53,10 +53,10 @@ use crate::{
     logging, panic,
 };
 
-/// The log level of services.
+/// The default log level of services.
 const LEVEL: &str = "warn";
 
-/// Runs the command, and returns the exit code.
+/// Runs the command and returns the exit code.
 pub(crate) fn execute(cli: Cli) -> Outcome {
     let Cli {
         global,
@@ -67,22 +67,24 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
     }
     let service = service_log(&command);
     let level = match &command {
-        // A full disk, for one, delays the end of a task.
+        // Errors such as a full disk can delay the end of a task.
         Command::Run(_) => Some("error"),
         _ => service.map(|_| LEVEL),
     };
     logging::start(&global, level, service.unwrap_or_default().log_format);
-    panic::ends_the_process(match &command {
-        Command::Worker(WorkerCommand::Start(args)) if args.takes_one_task() => start::UNCAUGHT,
+    panic::exit_on_panic(match &command {
+        Command::Worker(WorkerCommand::Start(args)) if args.takes_one_task() => {
+            start::WORKER_FAILED
+        }
         _ => RADDLE,
     });
     raddle_runner::survive_file_limit();
     if detach::is_background() {
-        // Fails only for a session leader, which has nothing to leave.
+        // Fails only for a session leader, which needs no new session.
         let _ = raddle_runner::setsid_self();
     }
     raddle_runner::check_descriptors().or_raddle_at("cannot start")?;
-    // One thread: blocking work has its own threads in the libraries.
+    // One thread is enough: blocking work runs on threads of the libraries.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -91,7 +93,7 @@ pub(crate) fn execute(cli: Cli) -> Outcome {
 }
 
 /// The log of a command that runs until it is stopped. A command that starts a worker in the
-/// background writes text; the worker does not.
+/// background is no service; the worker is.
 fn service_log(command: &Command) -> Option<LogArgs> {
     let is_background = detach::is_background();
     Some(match command {
@@ -110,7 +112,7 @@ fn service_log(command: &Command) -> Option<LogArgs> {
 }
 
 async fn perform(global: &Global, command: Command) -> Outcome {
-    // A broker in memory is only of use to commands that need no other process.
+    // Only commands that need no other process can use a broker in memory.
     let context = || Context::new(global);
     let shared = || Context::shared(global);
     match command {
@@ -153,7 +155,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Pool(command) => pool::pool(global, &command).await,
         #[cfg(feature = "tls")]
         Command::Cert(command) => cert::cert(global, &command),
-        Command::Container => unreachable!("became a worker or a spawner when it was parsed"),
+        Command::Container => unreachable!("`args::parse` replaces it by a worker or a spawner"),
         Command::Completions { shell } => completions::completions(shell, global.json),
     }
 }

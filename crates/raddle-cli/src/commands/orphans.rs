@@ -1,5 +1,5 @@
-//! `raddle requeue-orphans`: reclaims the tasks of workers that are gone, as live workers do with
-//! every renewal.
+//! `raddle requeue-orphans`: reclaims the tasks of dead workers, as live workers do at every lease
+//! renewal.
 
 use raddle_client::orphan_processes;
 use raddle_view::reclaimed::ReclaimedTask;
@@ -7,13 +7,13 @@ use raddle_view::reclaimed::ReclaimedTask;
 use crate::{context::Context, error::Outcome, format};
 
 pub(super) async fn requeue(context: &Context) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let reclaimed = broker.reclaim().await?;
-    // Also processes of tasks that another process has reclaimed.
+    // Kills also processes of tasks that another process has reclaimed.
     orphan_processes::kill_orphans_of_broker(&*broker).await?;
     let orphans: Vec<_> = reclaimed.iter().filter_map(ReclaimedTask::new).collect();
     if orphans.is_empty() && !context.json {
-        context.note("no task belongs to a worker that is gone");
+        context.note("no task belongs to a dead worker");
     }
     context.show(&orphans, || orphans.iter().map(text).collect())
 }
@@ -33,5 +33,5 @@ fn text(task: &ReclaimedTask) -> String {
         Some(_) => "requeued".to_owned(),
         None => state.to_string(),
     };
-    format!("{tid} {became} (worker {worker} is gone)\n")
+    format!("{tid} {became} (worker {worker} is dead)\n")
 }

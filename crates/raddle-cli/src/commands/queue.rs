@@ -1,4 +1,4 @@
-//! `raddle queue`: any queue by its name.
+//! `raddle queue`: reads and writes queues by name.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use raddle_broker::{
     Broker, DeliveryOutcome, Message,
     queues::{self, QueueCounts, TaskCounts, Watch, WriteOutcome},
 };
-use raddle_client::wait::LONG;
+use raddle_client::wait::MAX_WAIT;
 use raddle_model::{QueueName, queue_name::QueueArg};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -25,11 +25,11 @@ use crate::{
     tid,
 };
 
-/// How many messages are taken at once where all of a queue is read.
+/// How many messages are read or written at once.
 const PAGE: u32 = 1000;
 const STDIN: &str = "-";
-/// The pattern of every name.
-const EVERY: &str = "*";
+/// The pattern that matches every name.
+const ANY_NAME: &str = "*";
 
 pub(super) async fn queue(context: &Context, command: QueueCommand) -> Outcome {
     match command {
@@ -47,7 +47,7 @@ pub(super) async fn queue(context: &Context, command: QueueCommand) -> Outcome {
             .await
         }
         QueueCommand::Peek { queue, amount } => {
-            let broker = context.open_read_only().await?;
+            let broker = context.open_existing().await?;
             let queue = tid::resolve_queue(&*broker, queue).await?;
             show(
                 context,
@@ -59,27 +59,35 @@ pub(super) async fn queue(context: &Context, command: QueueCommand) -> Outcome {
             messages,
             file,
             lines,
-        } => write(context, queue, bodies(messages, &file, lines)?).await,
+        } => write(context, queue, read_bodies(messages, &file, lines)?).await,
         QueueCommand::Move { from, to, amount } => {
-            let broker = context.open_read_only().await?;
+            let broker = context.open_existing().await?;
             let (from, to) = (
                 tid::resolve_queue(&*broker, from).await?,
                 tid::resolve_queue(&*broker, to).await?,
             );
-            tell(
+            print_count(
                 context,
                 "moved",
                 queues::move_messages(&*broker, &from, &to, amount.max()).await?,
             )
         }
         QueueCommand::List { pattern, all } => {
-            list(context, if all { Some(EVERY) } else { pattern.as_deref() }).await
+            list(
+                context,
+                if all {
+                    Some(ANY_NAME)
+                } else {
+                    pattern.as_deref()
+                },
+            )
+            .await
         }
         QueueCommand::Stats { queue } => stats(context, queue).await,
         QueueCommand::Delete { queue } => {
-            let broker = context.open_read_only().await?;
+            let broker = context.open_existing().await?;
             let queue = tid::resolve_queue(&*broker, queue).await?;
-            tell(context, "deleted", queues::delete(&*broker, &queue).await?)
+            print_count(context, "deleted", queues::delete(&*broker, &queue).await?)
         }
         QueueCommand::Watch {
             queue,
@@ -102,43 +110,43 @@ pub(super) async fn queue(context: &Context, command: QueueCommand) -> Outcome {
 
 async fn read(context: &Context, queue: QueueArg, amount: Amount, wait: Duration) -> Outcome {
     let broker = if wait.is_zero() {
-        context.open_read_only().await?
+        context.open_existing().await?
     } else {
-        context.broker().await?
+        context.open_broker().await?
     };
     let queue = &tid::resolve_queue(&*broker, queue).await?;
     let mut left = amount.max();
     let mut wait = wait;
-    let mut kept = Vec::new();
+    let mut messages = Vec::new();
     while left > 0 {
-        let taken = queues::read(&*broker, queue, left.min(PAGE), wait).await?;
-        if taken.is_empty() {
+        let batch = queues::read(&*broker, queue, left.min(PAGE), wait).await?;
+        if batch.is_empty() {
             break;
         }
-        left -= u32::try_from(taken.len()).unwrap_or(left).min(left);
+        left -= u32::try_from(batch.len()).unwrap_or(left).min(left);
         wait = Duration::ZERO;
         if context.json {
-            kept.extend(taken);
-        } else if let Err(failure) = show(context, &taken) {
-            return Err(put_back(&*broker, queue, &taken, failure).await);
+            messages.extend(batch);
+        } else if let Err(failure) = show(context, &batch) {
+            return Err(return_messages(&*broker, queue, &batch, failure).await);
         }
     }
     if context.json
-        && let Err(failure) = show(context, &kept)
+        && let Err(failure) = show(context, &messages)
     {
-        return Err(put_back(&*broker, queue, &kept, failure).await);
+        return Err(return_messages(&*broker, queue, &messages, failure).await);
     }
     Ok(0)
 }
 
-/// Returns messages to the queue that were taken and could not be printed.
-async fn put_back(
+/// Returns messages to the queue that were batch and could not be printed.
+async fn return_messages(
     broker: &dyn Broker,
     queue: &QueueName,
-    taken: &[Message],
+    batch: &[Message],
     failure: Failure,
 ) -> Failure {
-    let bodies = taken.iter().map(|message| message.body.clone()).collect();
+    let bodies = batch.iter().map(|message| message.body.clone()).collect();
     match queues::write(broker, queue, bodies).await {
         Ok(_) => failure,
         Err(error) => error.into(),
@@ -146,25 +154,25 @@ async fn put_back(
 }
 
 async fn write(context: &Context, queue: QueueArg, bodies: Vec<String>) -> Outcome {
-    let broker = context.broker().await?;
+    let broker = context.open_broker().await?;
     let queue = tid::resolve_queue(&*broker, queue).await?;
     let mut written = Vec::new();
-    // In chunks, so that other processes get the broker in between.
+    // In chunks, so that other processes can use the broker in between.
     for bodies in bodies.chunks(PAGE as usize) {
         written.extend(queues::write(&*broker, &queue, bodies.to_vec()).await?);
     }
     if written.is_empty() && !bodies.is_empty() {
-        let list = "'raddle worker list' shows those there are";
+        let list = "see 'raddle worker list'";
         return Err(Failure::Usage(format!(
             "no live worker reads {queue}: {list}"
         )));
     }
-    let (records, lines): (Vec<Value>, Vec<String>) = written.iter().map(told).unzip();
+    let (records, lines): (Vec<Value>, Vec<String>) = written.iter().map(write_record).unzip();
     context.show(&records, || lines.concat())
 }
 
-/// The messages of the arguments and of the files, in this order.
-fn bodies(mut messages: Vec<String>, files: &[PathBuf], lines: bool) -> Outcome<Vec<String>> {
+/// Reads the messages of the arguments and of the files, in this order.
+fn read_bodies(mut messages: Vec<String>, files: &[PathBuf], lines: bool) -> Outcome<Vec<String>> {
     if messages.is_empty() && files.is_empty() {
         messages.push(STDIN.into());
     }
@@ -179,13 +187,13 @@ fn bodies(mut messages: Vec<String>, files: &[PathBuf], lines: bool) -> Outcome<
     let mut bodies = Vec::new();
     for message in messages {
         match message.as_str() {
-            STDIN => bodies.extend(split(body(message)?)),
+            STDIN => bodies.extend(split(read_body(message)?)),
             _ => bodies.push(message),
         }
     }
     for file in files {
         let text = match file.to_str() {
-            Some(STDIN) => body(STDIN.into())?,
+            Some(STDIN) => read_body(STDIN.into())?,
             _ => without_last_newline(
                 fs::read_to_string(file)
                     .or_usage_at(format_args!("cannot read {}", file.display()))?,
@@ -196,7 +204,7 @@ fn bodies(mut messages: Vec<String>, files: &[PathBuf], lines: bool) -> Outcome<
     Ok(bodies)
 }
 
-fn told(written: &WriteOutcome) -> (Value, String) {
+fn write_record(written: &WriteOutcome) -> (Value, String) {
     match written {
         WriteOutcome::Stored(id) => (json!({ "id": id }), format!("{id}\n")),
         WriteOutcome::Control(tid, DeliveryOutcome::Applied(state)) => (
@@ -211,7 +219,7 @@ fn told(written: &WriteOutcome) -> (Value, String) {
 }
 
 async fn list(context: &Context, pattern: Option<&str>) -> Outcome {
-    let counts = queues::list_counts(&*context.open_read_only().await?, pattern).await?;
+    let counts = queues::list_counts(&*context.open_existing().await?, pattern).await?;
     context.show(&counts, || {
         let mut table = Table::new(&["QUEUE", "READY", "MESSAGES"]);
         for QueueCounts {
@@ -227,7 +235,7 @@ async fn list(context: &Context, pattern: Option<&str>) -> Outcome {
 }
 
 async fn stats(context: &Context, queue: QueueArg) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let stats = queues::stats(&*broker, &tid::resolve_queue(&*broker, queue).await?).await?;
     let when = |at: Option<jiff::Timestamp>| at.map_or_else(|| "-".into(), format::time);
     context.show(&stats, || {
@@ -261,13 +269,15 @@ async fn watch(
     limit: Option<u64>,
     deadline: Option<Instant>,
 ) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let mut left = limit.unwrap_or(u64::MAX);
     let queue = tid::resolve_queue(&*broker, queue).await?;
-    let mut watch = Watch::new(queue, if new { now() } else { 0 });
+    let mut watch = Watch::new(queue, if new { current_id() } else { 0 });
     while left > 0 {
-        let wait = deadline.map_or(LONG, |deadline| {
-            deadline.saturating_duration_since(Instant::now()).min(LONG)
+        let wait = deadline.map_or(MAX_WAIT, |deadline| {
+            deadline
+                .saturating_duration_since(Instant::now())
+                .min(MAX_WAIT)
         });
         let mut messages = watch.next(&*broker, wait).await?;
         if messages.is_empty() && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -277,7 +287,7 @@ async fn watch(
         left -= messages.len() as u64;
         if context.json {
             // One message per line: a stream has no end at which an array could be closed.
-            messages.iter().try_for_each(output::json)?;
+            messages.iter().try_for_each(output::print_json)?;
         } else {
             show(context, &messages)?;
         }
@@ -285,26 +295,30 @@ async fn watch(
     Ok(0)
 }
 
-/// The present time as an id.
-fn now() -> u64 {
+/// The present time as a message id.
+fn current_id() -> u64 {
     u64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or(0)
 }
 
 async fn broadcast(context: &Context, pattern: &str, message: String) -> Outcome {
-    let reached =
-        queues::broadcast(&*context.open_read_only().await?, pattern, &body(message)?).await?;
+    let reached = queues::broadcast(
+        &*context.open_existing().await?,
+        pattern,
+        &read_body(message)?,
+    )
+    .await?;
     if reached.is_empty() && !context.json {
-        context.note("no queue with such a name holds anything");
+        context.note("no matching queue has tasks or messages");
     }
     context.show(&reached, || {
         reached.iter().map(|queue| format!("{queue}\n")).collect()
     })
 }
 
-/// A message as given, or standard input without the end of its last line.
-fn body(given: String) -> Outcome<String> {
-    if given != STDIN {
-        return Ok(given);
+/// Reads a message: the argument, or standard input without its last line end.
+fn read_body(argument: String) -> Outcome<String> {
+    if argument != STDIN {
+        return Ok(argument);
     }
     let mut text = String::new();
     io::stdin()
@@ -330,8 +344,8 @@ fn show(context: &Context, messages: &[Message]) -> Outcome {
     })
 }
 
-fn tell(context: &Context, what: &str, n: u64) -> Outcome {
-    context.show(&json!({ what: n }), || {
-        format!("{what} {}\n", format::count(n, "message"))
+fn print_count(context: &Context, action: &str, n: u64) -> Outcome {
+    context.show(&json!({ action: n }), || {
+        format!("{action} {}\n", format::count(n, "message"))
     })
 }

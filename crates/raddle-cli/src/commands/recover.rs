@@ -1,4 +1,4 @@
-//! `raddle task recover`: makes a stuck task run again.
+//! `raddle task recover`: recovers a stuck task.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use raddle_client::orphan_processes;
 use raddle_model::{ControlCommand, ControlMessage, TaskState, TaskView, Tid};
 use serde_json::json;
 
-use super::control::{CommandOutcome, ask};
+use super::control::{CommandOutcome, send_command};
 use crate::{
     args::TaskArg,
     context::Context,
@@ -15,74 +15,82 @@ use crate::{
     tid, worker,
 };
 
-/// The recovery that was done.
+/// How a task was recovered.
 #[derive(Debug, PartialEq, Eq)]
 enum RecoverAction {
     /// The task was paused, and is resumed.
     Resumed,
     /// The task was finished, and was submitted again under this id.
     Resubmitted(Tid),
-    /// The task was reclaimed from a worker that is gone.
+    /// The task was reclaimed from a dead worker.
     Reclaimed,
-    /// Its worker released it.
+    /// The worker released the task.
     Requeued,
-    /// It ended before its worker could release it.
+    /// The task ended before its worker could release it.
     Ended(TaskState),
-    /// It waits for a worker.
+    /// The task waits for a worker.
     Nothing,
 }
 
 pub(super) async fn recover(
     context: &Context,
     arg: TaskArg,
-    patience: Duration,
+    timeout: Duration,
     force: bool,
 ) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let task = tid::find_task(&*broker, arg).await?;
-    worker::refuse(&*broker, &task, "recovered").await?;
+    worker::refuse_worker(&*broker, &task, "recovered").await?;
     if task.state == TaskState::Completed && !force {
-        let again = format!("'raddle task recover --force {}' runs it again", task.tid);
+        let again = format!(
+            "run it again with 'raddle task recover --force {}'",
+            task.tid
+        );
         return Err(Failure::Usage(format!(
-            "task {} is completed, there is nothing to recover: {again}",
+            "task {} is completed: {again}",
             task.tid
         )));
     }
-    let deed = act(&*broker, &task, patience).await?;
-    let new = match deed {
+    let action = recover_task(&*broker, &task, timeout).await?;
+    let new = match action {
         RecoverAction::Resubmitted(new) => Some(new),
         _ => None,
     };
-    let record = json!({ "tid": task.tid, "action": deed.as_str(), "new_tid": new });
+    let record = json!({ "tid": task.tid, "action": action.as_str(), "new_tid": new });
     context.show(&record, || {
-        let became = match deed {
+        let became = match action {
             RecoverAction::Resubmitted(new) => format!("resubmitted as {new}"),
             RecoverAction::Ended(state) => {
-                context.note("it has ended meanwhile: 'raddle task retry' submits it again");
+                context
+                    .note("the task has ended meanwhile: submit it again with 'raddle task retry'");
                 state.to_string()
             }
             RecoverAction::Nothing => {
-                context.note("it is not stuck: 'raddle task explain' says what it waits for");
+                context.note("the task is not stuck: see 'raddle task explain'");
                 "waiting".into()
             }
-            _ => deed.as_str().into(),
+            _ => action.as_str().into(),
         };
         format!("{} {became}\n", task.tid)
     })
 }
 
-async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcome<RecoverAction> {
+async fn recover_task(
+    broker: &dyn Broker,
+    task: &TaskView,
+    timeout: Duration,
+) -> Outcome<RecoverAction> {
     if task.state.is_terminal() {
         return Ok(RecoverAction::Resubmitted(
             broker.resubmit(task.tid, false).await?,
         ));
     }
     if task.paused {
-        ask(
+        send_command(
             broker,
             task.tid,
             ControlMessage::new(ControlCommand::Resume),
-            patience,
+            timeout,
         )
         .await?;
         return Ok(RecoverAction::Resumed);
@@ -91,20 +99,20 @@ async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcom
         return Ok(RecoverAction::Nothing);
     }
     if is_owned(broker, task).await? {
-        let give_back = ControlMessage {
+        let release = ControlMessage {
             requeue: true,
             ..ControlMessage::new(ControlCommand::Stop)
         };
-        match ask(broker, task.tid, give_back, patience).await? {
-            CommandOutcome::Nothing(_) if is_owned(broker, task).await? => {
+        match send_command(broker, task.tid, release, timeout).await? {
+            CommandOutcome::NoReply(_) if is_owned(broker, task).await? => {
                 let hint = "kill it with 'raddle task kill', or its worker with 'raddle worker stop --kill'";
                 return Err(Failure::TimedOut(format!(
-                    "task {}: its worker does not answer: {hint}",
+                    "the worker of task {} does not reply: {hint}",
                     task.tid
                 )));
             }
-            CommandOutcome::Nothing(_) => {}
-            answer => return Ok(given_back(&answer)),
+            CommandOutcome::NoReply(_) => {}
+            answer => return Ok(action_after_release(&answer)),
         }
     }
     orphan_processes::kill_orphans_of_reclaimed(&broker.reclaim().await?).await;
@@ -112,9 +120,9 @@ async fn act(broker: &dyn Broker, task: &TaskView, patience: Duration) -> Outcom
 }
 
 /// The outcome for a task whose worker was asked to release it, and replied.
-fn given_back(answer: &CommandOutcome) -> RecoverAction {
+fn action_after_release(answer: &CommandOutcome) -> RecoverAction {
     match answer {
-        CommandOutcome::Became(state) if state.is_terminal() => RecoverAction::Ended(*state),
+        CommandOutcome::Reached(state) if state.is_terminal() => RecoverAction::Ended(*state),
         _ => RecoverAction::Requeued,
     }
 }
@@ -146,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ended_meanwhile_was_not_given_back() {
+    fn a_task_that_ended_was_not_requeued() {
         for ended in [
             TaskState::Completed,
             TaskState::Failed,
@@ -155,13 +163,13 @@ mod tests {
             TaskState::Killed,
         ] {
             assert_eq!(
-                given_back(&CommandOutcome::Became(ended)),
+                action_after_release(&CommandOutcome::Reached(ended)),
                 RecoverAction::Ended(ended)
             );
         }
         for again in [TaskState::Created, TaskState::Spawning, TaskState::Running] {
             assert_eq!(
-                given_back(&CommandOutcome::Became(again)),
+                action_after_release(&CommandOutcome::Reached(again)),
                 RecoverAction::Requeued
             );
         }

@@ -1,4 +1,4 @@
-//! `raddle result`: the end of a task.
+//! `raddle result`: the output and the exit code of a finished task.
 
 use raddle_view::{
     exit_code,
@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout.0);
     let mut task = tid::find_task(&*broker, args.tid).await?;
     if !task.state.is_terminal() {
@@ -26,8 +26,8 @@ pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
                 task.tid, task.state
             )));
         }
-        follow::refuse_own(&*broker, task.tid).await?;
-        let finished = follow::until_finished(&*broker, task.tid, deadline);
+        follow::check_not_within(&*broker, task.tid).await?;
+        let finished = follow::wait_until_finished(&*broker, task.tid, deadline);
         follow::explain_while(
             context,
             &*broker,
@@ -39,7 +39,7 @@ pub(super) async fn result(context: &Context, args: &ResultArgs) -> Outcome {
         task = tid::get_task(&*broker, task.tid).await?;
     }
     if context.json {
-        output::json(&result_record(&*broker, &task).await?)?;
+        output::print_json(&result_record(&*broker, &task).await?)?;
     } else {
         result::print(&*broker, &task).await?;
         if let Some(remark) = exit_remark(task.tid, &task.spec, task.report.as_ref()) {

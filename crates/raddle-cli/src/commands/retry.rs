@@ -10,26 +10,26 @@ use crate::{
     context::Context,
     error::{Outcome, USAGE},
     output,
-    select::{filter, select},
+    select::{build_filter, select_tasks},
     tid, worker,
 };
 
 pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
-    let broker = context.open_read_only().await?;
-    // A filter without a state selects dead letters: a task that was submitted again is no dead
-    // letter any more, so a filter does not select it twice.
+    let broker = context.open_existing().await?;
+    // A filter without a state selects dead letters. A task that was submitted again is no longer a
+    // dead letter, so a filter does not select it twice.
     let filter = &args.tasks.filter;
     let only_dead = args.all_dead || (!filter.is_empty() && filter.status.is_empty());
     let tids = if only_dead {
-        dead(&*broker, filter).await?
+        dead_letters(&*broker, filter).await?
     } else {
-        named(&*broker, &args.tasks).await?
+        select_checked(&*broker, &args.tasks).await?
     };
     if tids.is_empty() {
         context.note(if args.all_dead {
             "no task is in the dead-letter queue"
         } else {
-            "no such task has failed"
+            "no matching task has failed"
         });
     }
     resubmit_all(context, &*broker, tids, only_dead).await
@@ -49,8 +49,8 @@ pub(super) async fn resubmit_all(
     for old in tids {
         match broker.resubmit(old, only_dead).await {
             Ok(new) if context.json => records.push(json!({ "tid": new, "retry_of": old })),
-            Ok(new) => output::line(new.to_string())?,
-            // The others can still be submitted, and this one stays.
+            Ok(new) => output::print_line(new.to_string())?,
+            // The other tasks can still be submitted, and this one stays a dead letter.
             Err(error @ Error::KeyTaken { holder, .. }) => {
                 output::eprint(&error.to_string());
                 records.push(json!({ "tid": null, "retry_of": old, "held_by": holder }));
@@ -66,16 +66,16 @@ pub(super) async fn resubmit_all(
     }
     // Print the submitted ones also after an error.
     if context.json {
-        output::json(&records)?;
+        output::print_json(&records)?;
     }
     failed.map_or(Ok(code), |error| Err(error.into()))
 }
 
 /// The named tasks. Workers among them are refused before anything is submitted.
-async fn named(broker: &dyn Broker, args: &SelectArgs) -> Outcome<Vec<Tid>> {
-    let tids = select(broker, args, &FAILED).await?;
+async fn select_checked(broker: &dyn Broker, args: &SelectArgs) -> Outcome<Vec<Tid>> {
+    let tids = select_tasks(broker, args, &FAILED).await?;
     for tid in &tids {
-        worker::refuse(
+        worker::refuse_worker(
             broker,
             &tid::get_task(broker, *tid).await?,
             "submitted again",
@@ -86,10 +86,10 @@ async fn named(broker: &dyn Broker, args: &SelectArgs) -> Outcome<Vec<Tid>> {
 }
 
 /// The dead letters, the oldest first.
-async fn dead(broker: &dyn Broker, args: &FilterArgs) -> Outcome<Vec<Tid>> {
+async fn dead_letters(broker: &dyn Broker, args: &FilterArgs) -> Outcome<Vec<Tid>> {
     let filter = TaskFilter {
         dead: true,
-        ..filter(broker, args, &[]).await?
+        ..build_filter(broker, args, &[]).await?
     };
     Ok(matching_tids(broker, filter).await?)
 }

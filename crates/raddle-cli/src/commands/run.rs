@@ -25,65 +25,65 @@ use crate::{
     output, progress, spec, table,
 };
 
-/// More signals than a run distinguishes.
-const COMMANDS: usize = 8;
+/// Capacity of the channel of signals; a run does not distinguish more.
+const MAX_SIGNALS: usize = 8;
 /// How long `raddle run` reads standard input before it prints a note.
-const STDIN_PATIENCE: Duration = Duration::from_secs(2);
+const STDIN_NOTE_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
-    let mut spec = spec::of_words(&args.target, &args.command);
+    let mut spec = spec::from_words(&args.target, &args.command);
     let reads_lines = args.items.each_line.as_deref() == Some(Path::new("-"));
     if matches!(spec.target, Target::Command(_)) && !args.spec.stdin && !reads_lines {
         spec.stdin = piped_stdin(context).await?;
     }
-    let spec = spec::complete(spec, &args.spec)?;
+    let spec = spec::complete_spec(spec, &args.spec)?;
     if args.items.each_line.is_some() || args.items.array.is_some() {
         return each::run_each(context, args, spec).await;
     }
     if args.no_wait {
         context.check_shared()?;
-        return submit::one(context, spec).await;
+        return submit::submit_one(context, spec).await;
     }
     let inline = !args.no_inline && args.spec.queue.is_none();
     if !inline {
         // No worker can reach a broker in this process.
         context.check_shared()?;
     }
-    // Before the task exists: a signal in between must be forwarded.
-    let (mut interrupts, suspensions) = (Interrupts::catch()?, Suspensions::catch()?);
+    // Before the task exists, so that no signal is lost.
+    let (mut interrupts, suspensions) = (Interrupts::install()?, Suspensions::install()?);
     let broker = tokio::select! {
         biased;
-        broker = context.broker() => broker?,
+        broker = context.open_broker() => broker?,
         () = interrupts.next() => return Ok(interrupted(context)),
     };
-    // A command reports its progress by its output.
+    // A command shows its progress in its output.
     let shows_progress =
         !context.json && !context.quiet && !matches!(spec.target, Target::Command(_));
     let (submitted, submission) = oneshot::channel();
-    let mut screen = Screen {
+    let mut display = RunDisplay {
         context,
         bar: progress::of_task(shows_progress),
         submitted: Some(submitted),
         failure: None,
     };
-    let explaining = explain_wait(context, &*broker, submission, screen.bar.clone());
+    let explaining = explain_wait(context, &*broker, submission, display.bar.clone());
     let options = RunOptions {
-        task: spec::submission(spec),
-        progress: !screen.bar.is_hidden(),
+        task: spec::new_task(spec),
+        progress: !display.bar.is_hidden(),
         inline,
     };
-    let (tell, commands) = mpsc::channel(COMMANDS);
+    let (sender, commands) = mpsc::channel(MAX_SIGNALS);
     let outcome = tokio::select! {
-        outcome = run_task(broker.clone(), options, commands, |event| screen.show(event)) => outcome?,
-        () = pass_on_signals(interrupts, suspensions, tell) => unreachable!("signals come for as long as it runs"),
+        outcome = run_task(broker.clone(), options, commands, |event| display.handle_event(event)) => outcome?,
+        () = forward_signals(interrupts, suspensions, sender) => unreachable!("`forward_signals` never returns"),
         never = explaining => match never {},
     };
-    let Screen { bar, failure, .. } = screen;
+    let RunDisplay { bar, failure, .. } = display;
     drop(bar);
     let task = match outcome {
         RunOutcome::Finished(task) => *task,
         RunOutcome::NotSubmitted => return Ok(interrupted(context)),
-        RunOutcome::Recursive(tid) => return Err(follow::recursive(tid)),
+        RunOutcome::Recursive(tid) => return Err(follow::recursive_wait(tid)),
         RunOutcome::Abandoned => return Ok(KILLED),
         _ => return Ok(INTERRUPTED),
     };
@@ -93,10 +93,10 @@ pub(super) async fn run(context: &Context, args: &RunArgs) -> Outcome {
         None => {}
     }
     if context.json {
-        output::json(&result_record(&*broker, &task).await?)?;
+        output::print_json(&result_record(&*broker, &task).await?)?;
     } else {
         if let Some(value) = return_value(task.report.as_ref()) {
-            output::json(value)?;
+            output::print_json(value)?;
         }
         if let Some(remark) = exit_remark(task.tid, &task.spec, task.report.as_ref()) {
             context.note(remark);
@@ -111,11 +111,11 @@ async fn piped_stdin(context: &Context) -> Outcome<Option<String>> {
         return Ok(None);
     }
     let mut reading = tokio::task::spawn_blocking(spec::read_piped_stdin);
-    let read = match timeout(STDIN_PATIENCE, &mut reading).await {
+    let read = match timeout(STDIN_NOTE_AFTER, &mut reading).await {
         Ok(read) => read,
         Err(_) => {
             context.note(
-                "waiting for standard input to end; give the task no input with '</dev/null'",
+                "waiting for the end of standard input; use '</dev/null' if the task needs no input",
             );
             reading.await
         }
@@ -128,7 +128,7 @@ pub(super) fn interrupted(context: &Context) -> u8 {
     INTERRUPTED
 }
 
-/// Prints why the task does not run. Not after it has begun: `run` itself pauses it when it is
+/// Prints why the task does not start. Not after its start: `run` itself pauses the task when it is
 /// suspended.
 async fn explain_wait(
     context: &Context,
@@ -147,10 +147,10 @@ async fn explain_wait(
     .await
 }
 
-async fn pass_on_signals(
+async fn forward_signals(
     mut interrupts: Interrupts,
     mut suspensions: Suspensions,
-    tell: mpsc::Sender<RunCommand>,
+    sender: mpsc::Sender<RunCommand>,
 ) {
     loop {
         let command = tokio::select! {
@@ -158,12 +158,12 @@ async fn pass_on_signals(
             () = suspensions.next() => RunCommand::Suspend,
         };
         // Further signals change nothing.
-        let _ = tell.try_send(command);
+        let _ = sender.try_send(command);
     }
 }
 
 /// Prints the events of a run.
-struct Screen<'a> {
+struct RunDisplay<'a> {
     context: &'a Context,
     bar: ProgressBar,
     /// Receives the id of the task.
@@ -172,12 +172,12 @@ struct Screen<'a> {
     failure: Option<Failure>,
 }
 
-impl Screen<'_> {
-    fn show(&mut self, event: RunEvent<'_>) -> ControlFlow<()> {
+impl RunDisplay<'_> {
+    fn handle_event(&mut self, event: RunEvent<'_>) -> ControlFlow<()> {
         let note = match event {
             RunEvent::Output(..) if self.context.json => return ControlFlow::Continue(()),
             RunEvent::Output(stream, bytes) => {
-                self.failure = self.bar.suspend(|| output::pass_on(stream, bytes)).err();
+                self.failure = self.bar.suspend(|| output::forward(stream, bytes)).err();
                 let is_unread = self.failure.is_some();
                 return if is_unread {
                     ControlFlow::Break(())
@@ -197,16 +197,16 @@ impl Screen<'_> {
                 return ControlFlow::Continue(());
             }
             RunEvent::Existing(tid) => {
-                format!("task {tid} has this key already: following that one")
+                format!("task {tid} already has this key: following that task")
             }
             RunEvent::OutputLost(lost) => lost.into(),
-            RunEvent::Stopping(tid) => format!("stopping task {tid}; once more to kill it"),
+            RunEvent::Stopping(tid) => format!("stopping task {tid}; interrupt again to kill it"),
             RunEvent::Killing(tid) => format!("killing task {tid}"),
-            RunEvent::Leaving(tid) => format!("leaving task {tid} to its end"),
+            RunEvent::Leaving(tid) => format!("task {tid} continues without this command"),
             RunEvent::Requeueing(tid) => {
-                format!("putting task {tid} back into its queue, as its spec asks")
+                format!("returning task {tid} to its queue, as its spec says")
             }
-            RunEvent::Requeued(tid) => format!("task {tid} is back in its queue, as its spec asks"),
+            RunEvent::Requeued(tid) => format!("task {tid} is back in its queue, as its spec says"),
         };
         self.bar.suspend(|| self.context.note(note));
         ControlFlow::Continue(())

@@ -30,7 +30,7 @@ use serde_json::json;
 
 use super::{
     detach::{self, PROGRAM},
-    start::{self, QUEUE_URL, START},
+    start::{self, QUEUE_URL, START_ARGS},
 };
 use crate::{
     args::{Global, ManagerArgs, Once, SpawnerArgs, StartArgs},
@@ -40,48 +40,49 @@ use crate::{
     interrupt::Interrupts,
     metrics::{Instrumented, spawner_page},
     output,
-    project::{Project, here},
+    project::{Project, current_directory},
     spec, systemd,
 };
 
-/// The longest path of a Unix socket.
-const LONGEST_SOCKET: usize = 107;
+/// The longest path of a Unix socket (`sun_path` without its NUL).
+const MAX_SOCKET_PATH: usize = 107;
 const SOCKET: &str = "raddle-spawner-";
 
 pub(super) async fn run(global: &Global, args: &SpawnerArgs) -> Outcome {
-    let (config, base) = configure(args)?;
-    let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
+    let (config, base) = read_config(args)?;
+    let url = global.queue_url.as_deref().filter(|url| !url.is_empty());
     // Paths in a file are relative to its directory.
-    let from = if asked.is_some() || config.queue_url.is_none() {
-        here()?
+    let directory = if url.is_some() || config.queue_url.is_none() {
+        current_directory()?
     } else {
         base.clone()
     };
-    let context = Context::of(
+    let context = Context::for_project(
         global,
-        Project::find(asked.or(config.queue_url.as_deref()), &from)?,
+        Project::find(url.or(config.queue_url.as_deref()), &directory)?,
     );
     let start = worker_args(args, &config, None);
-    let launching = match config.launcher {
-        LauncherKind::Process => processes(global, args, &context, &config, &start)?,
+    let launcher = match config.launcher {
+        LauncherKind::Process => process_launcher(global, args, &context, &config, &start)?,
         #[cfg(feature = "docker")]
         LauncherKind::Docker => {
             if args.serve.is_some() {
-                let reason = "--serve is not for containers: they see the directory of the socket, which is one of its own";
+                let reason = "--serve cannot be used with containers: their socket is in a separate directory, which is mounted in them";
                 return Err(Failure::Usage(reason.into()));
             }
-            let (containers, hatch) =
-                docker::containers(global, &context.project, &config, &start, &base)?;
-            let socket = hatch.as_ref().map(docker::ContainerSocket::socket);
+            let (containers, container_socket) =
+                docker::container_launcher(global, &context.project, &config, &start, &base)?;
+            let socket = container_socket.as_ref().map(docker::ContainerSocket::path);
             WorkerLauncher {
                 socket,
-                hatch,
+                container_socket,
                 launcher: Box::new(containers),
             }
         }
         #[cfg(feature = "kubernetes")]
         LauncherKind::Kubernetes => {
-            let pods = kubernetes::pods(global, args, &context.project, &config, &start, &base)?;
+            let pods =
+                kubernetes::pod_launcher(global, args, &context.project, &config, &start, &base)?;
             WorkerLauncher::new(None, pods)
         }
         other => {
@@ -90,7 +91,7 @@ pub(super) async fn run(global: &Global, args: &SpawnerArgs) -> Outcome {
             )));
         }
     };
-    keep(&context, args, config, &start, launching, None).await
+    run_spawner(&context, args, config, &start, launcher, None).await
 }
 
 /// The launcher of the workers, and their broker socket.
@@ -98,7 +99,7 @@ pub(super) struct WorkerLauncher {
     /// The socket that serves the broker to the workers.
     socket: Option<PathBuf>,
     #[cfg(feature = "docker")]
-    hatch: Option<docker::ContainerSocket>,
+    container_socket: Option<docker::ContainerSocket>,
     launcher: Box<dyn Launcher>,
 }
 
@@ -107,13 +108,13 @@ impl WorkerLauncher {
         Self {
             socket,
             #[cfg(feature = "docker")]
-            hatch: None,
+            container_socket: None,
             launcher: Box::new(launcher),
         }
     }
 }
 
-pub(super) fn processes(
+pub(super) fn process_launcher(
     global: &Global,
     args: &SpawnerArgs,
     context: &Context,
@@ -126,27 +127,28 @@ pub(super) fn processes(
     }
     if config.worker_image.is_some() {
         context
-            .note("worker_image is not used: the launcher 'process' starts this program; 'docker' starts containers");
+            .note("worker_image is ignored by the launcher 'process'; set launcher = 'docker' to start containers");
     }
-    let socket = socket(&context.project.url, args);
+    let socket = socket_path(&context.project.url, args);
     let url = match &socket {
         // The socket is the only way to a broker in memory.
         Some(path) if context.project.url == BrokerUrl::Memory => BrokerUrl::Unix(path.clone()),
         _ => context.project.url.clone(),
     };
-    let template = template(global, &url, start, socket.as_deref())?;
-    // Once for all: started processes are in the same cgroup.
+    let template = process_template(global, &url, start, socket.as_deref())?;
+    // Once for all workers: their processes are in the same cgroup.
     let _ = raddle_runner::cgroup::prepare();
     Ok(WorkerLauncher::new(socket, ProcessLauncher::new(template)))
 }
 
-/// The configuration of file, flags and environment, and the directory of the file.
-fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
+/// Reads the configuration of file, flags and environment. Returns it with the directory of the
+/// file.
+fn read_config(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
     let mut config = Config::default();
     let mut base = PathBuf::new();
-    let mut named = String::new();
+    let mut prefix = String::new();
     if let Some(path) = &args.config {
-        named = format!("{}: ", path.display());
+        prefix = format!("{}: ", path.display());
         let text = fs::read_to_string(path).or_usage_at(path.display())?;
         config = Config::from_toml(&text).or_usage_at(path.display())?;
         let path = std::path::absolute(path).or_usage_at(path.display())?;
@@ -158,18 +160,18 @@ fn configure(args: &SpawnerArgs) -> Outcome<(Config, PathBuf)> {
     Ok((
         config
             .check(cores)
-            .map_err(|error| Failure::Usage(format!("{named}{error}")))?,
+            .map_err(|error| Failure::Usage(format!("{prefix}{error}")))?,
         base,
     ))
 }
 
-/// Runs a spawner, or a manager.
-pub(super) async fn keep(
+/// Runs a spawner or a manager.
+pub(super) async fn run_spawner(
     context: &Context,
     args: &SpawnerArgs,
     config: Config,
     start: &StartArgs,
-    launching: WorkerLauncher,
+    launcher: WorkerLauncher,
     manager: Option<&ManagerArgs>,
 ) -> Outcome {
     let noun = if manager.is_some() {
@@ -179,98 +181,103 @@ pub(super) async fn keep(
     };
     let worker = start::options(context, start)?;
     #[cfg(feature = "docker")]
-    let _looking = worker.task_image.clone().map(|image| {
-        // Once for all workers. The task ends by itself, or with the process.
-        tokio::spawn(async move { raddle_container::task::look_around(&image).await })
+    let _cleanup = worker.task_image.clone().map(|image| {
+        // Once for all workers. The task ends by itself or with the process.
+        tokio::spawn(async move { raddle_container::task::prepare_engine(&image).await })
     });
-    let mut watched = Instrumented::start(&args.metrics, noun).await?;
-    let mut interrupts = Interrupts::catch()?;
+    let mut instrumented = Instrumented::start(&args.metrics, noun).await?;
+    let mut interrupts = Interrupts::install()?;
     let shutdown = Shutdown::new();
     let Some(broker) = interrupts
-        .start(&shutdown, context.broker_of_service())
+        .start_unless_interrupted(&shutdown, context.open_for_service())
         .await
     else {
         return Ok(0);
     };
-    let broker = watched.observed(broker?);
+    let broker = instrumented.meter_broker(broker?);
     #[cfg(feature = "docker")]
-    let hatch = launching.hatch;
+    let container_socket = launcher.container_socket;
     #[cfg(feature = "docker")]
-    if let Some(hatch) = &hatch {
-        hatch.open()?;
+    if let Some(container_socket) = &container_socket {
+        container_socket.open()?;
     }
     let parent = match manager.and_then(|manager| manager.parent) {
         Some(arg) => Some(crate::tid::find_task(&*broker, arg).await?.tid),
-        None => spec::own_task(),
+        None => spec::current_task(),
     };
-    let usual = Options::new(config, worker.clone());
+    let defaults = Options::new(config, worker.clone());
     let options = Options {
         name: args.name.clone(),
-        kind: manager.map_or_else(|| usual.kind.clone(), |manager| manager.kind.clone()),
+        kind: manager.map_or_else(|| defaults.kind.clone(), |manager| manager.kind.clone()),
         parent,
-        socket: launching.socket.clone(),
+        socket: launcher.socket.clone(),
         #[cfg(feature = "docker")]
-        guests: hatch.as_ref().map(|hatch| hatch.guests(&worker)),
-        book: watched.book.clone(),
-        ..usual
+        guests: container_socket
+            .as_ref()
+            .map(|container_socket| container_socket.clients(&worker)),
+        book: instrumented.metrics.clone(),
+        ..defaults
     };
-    let metrics_url = watched.url();
-    let registering = Spawner::register(Arc::clone(&broker), options, launching.launcher);
-    let Some(spawner) = interrupts.start(&shutdown, registering).await else {
+    let metrics_url = instrumented.url();
+    let registering = Spawner::register(Arc::clone(&broker), options, launcher.launcher);
+    let Some(spawner) = interrupts
+        .start_unless_interrupted(&shutdown, registering)
+        .await
+    else {
         #[cfg(feature = "docker")]
-        if let Some(hatch) = hatch {
-            hatch.close();
+        if let Some(container_socket) = container_socket {
+            container_socket.close();
         }
         return Ok(0);
     };
     let spawner = spawner?;
     let tid = spawner.tid();
     let handle = spawner.handle();
-    watched.show(|book| spawner_page(handle, book, QueueExporter::new(broker)));
+    instrumented.serve_page(|metrics| spawner_page(handle, metrics, QueueExporter::new(broker)));
     if manager.is_some() {
         detach::announce(context, tid, None, metrics_url.as_deref())?;
     } else if context.json {
-        let url = launching
+        let url = launcher
             .socket
             .map(|path| BrokerUrl::Unix(path).to_string());
-        output::json(
+        output::print_json(
             &json!({ "tid": tid, "pid": std::process::id(), "serves": url, "metrics": metrics_url }),
         )?;
     } else {
         if let Some(url) = metrics_url {
             context.note(format!("metrics are at {url}"));
         }
-        output::line(tid.to_string())?;
+        output::print_line(tid.to_string())?;
     }
-    systemd::ready(&format!("{} {tid}", args.name));
-    let mut keeping = Box::pin(spawner.run(shutdown.clone()));
-    // On the thread of the loop: a stalled loop must not report that it is alive.
-    let mut watchdog = systemd::Watchdog::of_environment();
+    systemd::notify_ready(&format!("{} {tid}", args.name));
+    let mut running = Box::pin(spawner.run(shutdown.clone()));
+    // In this loop: a stalled loop must not report that it is alive.
+    let mut watchdog = systemd::Watchdog::from_environment();
     let ended = loop {
         tokio::select! {
-            ended = &mut keeping => break ended,
-            () = watchdog.due() => systemd::alive(),
+            ended = &mut running => break ended,
+            () = watchdog.due() => systemd::notify_alive(),
             () = interrupts.next() => {
-                systemd::stopping();
-                context.note("stopping: what the workers run may end; once more to give it back, and again to kill it");
+                systemd::notify_stopping();
+                context.note("stopping: tasks may finish; interrupt again to return them to their queues, a third time to kill them");
                 shutdown.request();
             }
         }
     };
-    watched.close().await;
+    instrumented.close().await;
     #[cfg(feature = "docker")]
-    if let Some(hatch) = hatch {
-        hatch.close();
+    if let Some(container_socket) = container_socket {
+        container_socket.close();
     }
     let ended = ended?;
     context.note(format!(
-        "{noun} {tid} launched {} and left",
+        "{noun} {tid} launched {} and exited",
         count(ended.launched, "worker")
     ));
     Ok(0)
 }
 
-/// The arguments of its workers.
+/// The arguments of the workers.
 pub(super) fn worker_args(
     args: &SpawnerArgs,
     config: &Config,
@@ -295,21 +302,21 @@ pub(super) fn worker_args(
 }
 
 /// The command that starts a worker process.
-fn template(
+fn process_template(
     global: &Global,
     url: &BrokerUrl,
     start: &StartArgs,
     socket: Option<&Path>,
 ) -> Outcome<ProcessTemplate> {
-    let (url_words, secret) = start::url_words(url);
+    let (url_args, secret) = start::url_args(url);
     let mut args = ["raddle", "worker", "start"].map(String::from).to_vec();
     args.extend(global.quiet.then(|| "--quiet".into()));
     args.extend((0..global.verbose).map(|_| "--verbose".into()));
-    args.extend(url_words);
+    args.extend(url_args);
     let start = serde_json::to_string(start).or_raddle_at("a registry")?;
     let mut env: Vec<(OsString, OsString)> = vec![
         (WARM_VARIABLE.into(), "1".into()),
-        (START.into(), start.into()),
+        (START_ARGS.into(), start.into()),
     ];
     env.extend(secret.map(|url| (QUEUE_URL.into(), url.into())));
     if let Some(path) = socket.filter(|path| *url != BrokerUrl::Unix((*path).into())) {
@@ -322,34 +329,35 @@ fn template(
     })
 }
 
-/// The socket that serves the broker: beside the database, or in the temporary directory. A broker
-/// that is served already needs no second server, unless metrics are counted here.
-fn socket(url: &BrokerUrl, args: &SpawnerArgs) -> Option<PathBuf> {
+/// The path of the socket that serves the broker: beside the database, or in the temporary
+/// directory. A broker that is already behind a socket needs no second one, unless metrics are
+/// counted here.
+fn socket_path(url: &BrokerUrl, args: &SpawnerArgs) -> Option<PathBuf> {
     if args.serve.is_some() || matches!(url, BrokerUrl::Unix(_)) && !args.metrics.is_instrumented()
     {
         return args.serve.clone();
     }
-    let path = beside(url, &format!("{SOCKET}{}.sock", std::process::id()), "");
+    let path = path_beside_database(url, &format!("{SOCKET}{}.sock", std::process::id()), "");
     if let Some(directory) = path.parent() {
-        sweep(directory);
+        remove_stale_sockets(directory);
     }
     Some(path)
 }
 
-/// A path beside the database, or in the temporary directory where there is none or where a socket
-/// `inside` would have too long a path.
-fn beside(url: &BrokerUrl, name: &str, inside: &str) -> PathBuf {
+/// A path beside the database. In the temporary directory if there is no database, or if the path
+/// of a socket `inside` would be too long.
+fn path_beside_database(url: &BrokerUrl, name: &str, inside: &str) -> PathBuf {
     let directory = match url {
         BrokerUrl::Sqlite(path) => path.parent(),
         _ => None,
     };
     let path = directory.map(|directory| directory.join(name));
-    path.filter(|path| path.join(inside).as_os_str().len() <= LONGEST_SOCKET)
+    path.filter(|path| path.join(inside).as_os_str().len() <= MAX_SOCKET_PATH)
         .unwrap_or_else(|| std::env::temp_dir().join(name))
 }
 
 /// Removes the sockets of spawners that were killed.
-fn sweep(directory: &Path) {
+fn remove_stale_sockets(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| {

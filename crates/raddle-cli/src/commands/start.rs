@@ -1,4 +1,4 @@
-//! `raddle worker start`: a worker in the foreground or in the background.
+//! `raddle worker start`: runs a worker in the foreground or in the background.
 
 use std::{fs::OpenOptions, io::Write, path::PathBuf, sync::Arc};
 
@@ -17,27 +17,27 @@ use crate::{
     args::StartArgs,
     context::Context,
     error::{Failure, OrFail, Outcome},
-    interrupt::{Interrupts, if_any},
+    interrupt::{Interrupts, wait_if_some},
     metrics::{Instrumented, worker_page},
     output,
 };
 
 /// The settings of a spawner's worker, as JSON. Workers remove variables with this prefix from the
 /// environment of tasks.
-pub(super) const START: &str = "RADDLE_INTERNAL_START";
+pub(super) const START_ARGS: &str = "RADDLE_INTERNAL_START";
 /// The variable in which tasks find their broker.
 pub(super) const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a one-shot worker that failed itself: its task is reclaimed.
-pub(super) const UNCAUGHT: u8 = 1;
+pub(super) const WORKER_FAILED: u8 = 1;
 
-/// The settings of the worker: those of its spawner, if it has one, otherwise those of flags and
-/// environment.
+/// The settings of the worker: from its spawner, if it has one, otherwise from flags and environment.
 pub(super) fn resolve_args(args: StartArgs) -> Outcome<StartArgs> {
-    if let Ok(text) = std::env::var(START) {
-        return serde_json::from_str(&text).or_usage_at(format_args!("{START} cannot be read"));
+    if let Ok(text) = std::env::var(START_ARGS) {
+        return serde_json::from_str(&text)
+            .or_usage_at(format_args!("{START_ARGS} cannot be parsed"));
     }
     args.check().or_usage()?;
-    // A container ends with its process 1, and a worker in the background with the container.
+    // The container exits with its process 1, so process 1 must not detach.
     let no_detach = args.no_detach || std::process::id() == 1;
     Ok(StartArgs { no_detach, ..args })
 }
@@ -45,7 +45,7 @@ pub(super) fn resolve_args(args: StartArgs) -> Outcome<StartArgs> {
 /// Runs a worker in this process, or starts one in the background and prints its id.
 pub(super) async fn start(context: &Context, args: &StartArgs) -> Outcome {
     if args.no_detach || is_background() {
-        return foreground(context, args).await;
+        return run_worker(context, args).await;
     }
     // Other processes reach the broker through the socket.
     if args.serve.is_none() {
@@ -54,48 +54,48 @@ pub(super) async fn start(context: &Context, args: &StartArgs) -> Outcome {
     detach(context, "worker", args.serve.as_deref()).await
 }
 
-/// Passes the broker's URL to another process of this program: as arguments, or as a variable if it
-/// has a password, because every user can read arguments.
-pub(super) fn url_words(url: &BrokerUrl) -> (Vec<String>, Option<String>) {
+/// How to pass the URL of the broker to a child process: as arguments, or as a variable if it has a
+/// password, because every user can read arguments.
+pub(super) fn url_args(url: &BrokerUrl) -> (Vec<String>, Option<String>) {
     match url.secret() {
         Some(url) => (Vec::new(), Some(url.to_owned())),
         None => (vec!["--queue-url".into(), url.to_string()], None),
     }
 }
 
-/// The receiver of the worker's id, and of the report that it has its task.
-enum Listener {
-    /// The user, or the process that started it in the background.
-    Starter,
+/// The receiver of the id of the worker, and of the notice that its first task has begun.
+enum StartReceiver {
+    /// The user, or the process that started the worker in the background.
+    User,
     /// A spawner, on standard output.
-    Spawner,
-    /// A spawner, in a file that it reads when the worker has ended.
-    Reader(PathBuf),
+    SpawnerPipe,
+    /// A spawner, in a file that it reads when the worker has exited.
+    SpawnerFile(PathBuf),
 }
 
-impl Listener {
-    fn of_environment() -> Self {
+impl StartReceiver {
+    fn from_environment() -> Self {
         match std::env::var_os(WARM_VARIABLE).map(PathBuf::from) {
-            None => Self::Starter,
-            Some(path) if path.is_absolute() => Self::Reader(path),
-            Some(_) => Self::Spawner,
+            None => Self::User,
+            Some(path) if path.is_absolute() => Self::SpawnerFile(path),
+            Some(_) => Self::SpawnerPipe,
         }
     }
 
-    /// Writes a line for a spawner. A spawner that is gone need not get it.
-    fn say(&self, line: &str) {
+    /// Writes a line for a spawner, which may have exited.
+    fn write_line(&self, line: &str) {
         match self {
-            Self::Starter => {}
-            Self::Spawner => drop(output::line(line)),
-            Self::Reader(path) => {
-                // The spawner creates the file before the worker starts; otherwise no process reads
-                // it.
+            Self::User => {}
+            Self::SpawnerPipe => drop(output::print_line(line)),
+            Self::SpawnerFile(path) => {
+                // The spawner creates the file before the worker starts. Without the file there is
+                // no reader.
                 let file = OpenOptions::new().append(true).open(path);
                 if let Err(error) =
                     file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
                 {
                     output::eprint(&format!(
-                        "what this worker does cannot be noted in {}: {error}",
+                        "cannot report to the spawner in {}: {error}",
                         path.display()
                     ));
                 }
@@ -105,44 +105,44 @@ impl Listener {
 }
 
 /// Runs a worker in this process until it is stopped.
-async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
-    let listener = Listener::of_environment();
-    let mut member =
+async fn run_worker(context: &Context, args: &StartArgs) -> Outcome {
+    let receiver = StartReceiver::from_environment();
+    let mut group_process =
         GroupProcess::of_environment().map_err(|error| Failure::Raddle(error.to_string()))?;
-    let mut early = None;
-    if let Some(member) = &member {
-        let interrupts = early.insert(Interrupts::catch()?);
-        let started = member.startup(interrupts.next()).await;
+    let mut early_interrupts = None;
+    if let Some(group_process) = &group_process {
+        let interrupts = early_interrupts.insert(Interrupts::install()?);
+        let started = group_process.startup(interrupts.next()).await;
         if !started.map_err(|error| Failure::Raddle(error.to_string()))? {
-            // Nothing has begun that would have to end.
+            // Nothing has begun.
             return Ok(0);
         }
     }
-    let mut interrupts = early.map_or_else(Interrupts::catch, Ok)?;
+    let mut interrupts = early_interrupts.map_or_else(Interrupts::install, Ok)?;
     let shutdown = Shutdown::new();
-    // From here on, because the start may wait for disk space. It ends with this function.
+    // Watched from here on, because the start may wait for disk space.
     let mut parent_watch = JoinSet::new();
-    if let Some(member) = &mut member {
-        parent_watch.spawn(member.mourn(shutdown.clone()));
+    if let Some(group_process) = &mut group_process {
+        parent_watch.spawn(group_process.mourn(shutdown.clone()));
     }
     let Some(broker) = interrupts
-        .start(&shutdown, context.broker_of_service())
+        .start_unless_interrupted(&shutdown, context.open_for_service())
         .await
     else {
         return Ok(0);
     };
     let broker = broker?;
-    // Before the worker exists: a worker that cannot serve has not started.
+    // Before the worker is registered: a worker that cannot serve has not started.
     let serving = match &args.serve {
         Some(path) => Some(ServedBroker::start(path, Arc::clone(&broker)).await?),
         None => None,
     };
-    let mut watched = Instrumented::start(&args.metrics, "worker").await?;
-    let url = watched.url();
-    watched.show(worker_page);
-    let broker = watched.observed(broker);
+    let mut instrumented = Instrumented::start(&args.metrics, "worker").await?;
+    let url = instrumented.url();
+    instrumented.serve_page(worker_page);
+    let broker = instrumented.meter_broker(broker);
     let options = options(context, args)?;
-    let options = match &member {
+    let options = match &group_process {
         // A process of a group has hosts if its file says so.
         Some(_) if args.hosts.hosts.is_none() => options,
         _ => {
@@ -150,13 +150,13 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
             options.hosting(hosts(args, &routines_of_this_program()?, &plugins).await?)
         }
     };
-    let options = if let Some(member) = &member {
-        member.bind(options)
+    let options = if let Some(group_process) = &group_process {
+        group_process.bind(options)
     } else {
         options
     };
     let Some(worker) = interrupts
-        .start(&shutdown, Worker::register(broker, options))
+        .start_unless_interrupted(&shutdown, Worker::register(broker, options))
         .await
     else {
         if let Some(serving) = serving {
@@ -166,66 +166,68 @@ async fn foreground(context: &Context, args: &StartArgs) -> Outcome {
     };
     let worker = worker?;
     let tid = worker.tid();
-    match &listener {
-        Listener::Starter => announce(context, tid, args.serve.as_deref(), url.as_deref())?,
-        Listener::Spawner | Listener::Reader(_) => listener.say(&tid.to_string()),
+    match &receiver {
+        StartReceiver::User => announce(context, tid, args.serve.as_deref(), url.as_deref())?,
+        StartReceiver::SpawnerPipe | StartReceiver::SpawnerFile(_) => {
+            receiver.write_line(&tid.to_string())
+        }
     }
     let mut begun = worker.attempts_started();
-    let mut tells = true;
+    let mut is_first = true;
     let mut working = Box::pin(worker.run(shutdown.clone()));
     let ended = loop {
         tokio::select! {
             ended = &mut working => break ended,
-            Ok(()) = begun.changed(), if tells || member.is_some() => {
-                if std::mem::take(&mut tells) {
-                    listener.say("begun");
+            Ok(()) = begun.changed(), if is_first || group_process.is_some() => {
+                if std::mem::take(&mut is_first) {
+                    receiver.write_line("begun");
                 }
-                if let Some(member) = &member {
-                    member.begun(*begun.borrow_and_update());
+                if let Some(group_process) = &group_process {
+                    group_process.begun(*begun.borrow_and_update());
                 }
             }
-            () = if_any(member.as_mut().map(GroupProcess::turn)) => {}
+            () = wait_if_some(group_process.as_mut().map(GroupProcess::turn)) => {}
             () = interrupts.next() => {
-                context.note("stopping: what runs may end; once more to give it back, and again to kill it");
+                context.note("stopping: tasks may finish; interrupt again to return them to their queues, a third time to kill them");
                 shutdown.request();
             }
         }
     };
-    if let (Some(member), Ok(ended)) = (&member, &ended) {
-        member.begun(ended.tasks);
+    if let (Some(group_process), Ok(ended)) = (&group_process, &ended) {
+        group_process.begun(ended.tasks);
     }
-    watched.close().await;
-    // Last: tasks may call the broker until their end.
+    instrumented.close().await;
+    // Last: tasks may call the broker until they end.
     if let Some(serving) = serving {
         serving.stop().await;
     }
-    if let Some(member) = &member
-        && let Err(error) = member.shutdown().await
+    if let Some(group_process) = &group_process
+        && let Err(error) = group_process.shutdown().await
     {
         output::eprint(&error.to_string());
     }
     let ended = match ended {
-        // The exit code tells the starter of a one-shot worker; the task is reclaimed.
+        // The exit code tells the spawner of a one-shot worker, which reclaims the task.
         Err(error) if args.takes_one_task() => {
             Failure::from(error).print(false);
-            return Ok(UNCAUGHT);
+            return Ok(WORKER_FAILED);
         }
         ended => ended?,
     };
     let why = match ended.reason {
-        WorkerEndReason::Idle => "nothing was left to do",
-        WorkerEndReason::Stopped => "it was told to stop",
-        WorkerEndReason::Aged => "it was old enough",
-        WorkerEndReason::LeaseLost => "its lease was lost, and with that its task",
-        _ => "its task is over",
+        WorkerEndReason::Idle => "it was idle",
+        WorkerEndReason::Stopped => "it was stopped",
+        WorkerEndReason::Aged => "it has reached its maximum uptime",
+        WorkerEndReason::LeaseLost => "it has lost its lease, and with it its task",
+        _ => "its task has ended",
     };
     context.note(format!(
-        "worker {tid} ran {} and left: {why}",
+        "worker {tid} ran {} and exited: {why}",
         crate::format::count(ended.tasks, "task")
     ));
-    Ok(match &member {
-        _ if ended.reason == WorkerEndReason::LeaseLost => UNCAUGHT,
-        Some(member) => member.exit_code(&ended),
+    Ok(match &group_process {
+        _ if ended.reason == WorkerEndReason::LeaseLost => WORKER_FAILED,
+        Some(group_process) => group_process.exit_code(&ended),
         None => 0,
     })
 }
@@ -238,7 +240,7 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
     for offer in plugins.unusable(&caps) {
         let (name, provides) = (&offer.name, &offer.provides);
         context.note(format!(
-            "handler '{name}' will run nothing: it provides {provides}, and the worker does not offer all of it"
+            "handler '{name}' is not used: it provides {provides}, and the worker lacks some of these capabilities"
         ));
     }
     let kind = if args.takes_one_task() {
@@ -260,7 +262,7 @@ pub(super) fn options(context: &Context, args: &StartArgs) -> Outcome<Options> {
         env: url.into_iter().collect(),
         min_isolation: args.min_isolation.unwrap_or_default(),
         task_image: task_image(args)?,
-        in_cgroup: context.is_warm(),
+        in_cgroup: context.is_spawned(),
         parent: std::env::var(SPAWNER_VARIABLE)
             .ok()
             .and_then(|spawner| spawner.parse().ok()),
@@ -285,10 +287,10 @@ fn task_image(args: &StartArgs) -> Outcome<Option<String>> {
         .filter(|image| !image.trim().is_empty());
     match &image {
         Some(_) if !cfg!(feature = "docker") => {
-            Err(Failure::Usage("this program was built without 'docker', and runs no tasks in containers".into()))
+            Err(Failure::Usage("this program was built without 'docker', and cannot run tasks in containers".into()))
         }
         None if args.min_isolation == Some(Isolation::Docker) => Err(Failure::Usage(
-            "--min-isolation docker runs every task in a container: name an image for them with --task-image".into(),
+            "--min-isolation docker runs every task in a container: name their image with --task-image".into(),
         )),
         _ => Ok(image),
     }

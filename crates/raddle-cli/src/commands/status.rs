@@ -6,7 +6,7 @@ use std::{
 };
 
 use raddle_broker::Broker;
-use raddle_client::wait::LONG;
+use raddle_client::wait::MAX_WAIT;
 use raddle_model::WorkerEntry;
 use raddle_view::overview::{Overview, WatchedTasks, WorkLeft};
 use serde_json::json;
@@ -26,7 +26,7 @@ const BAR: u64 = 30;
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
 
 pub(super) async fn status(context: &Context, watch: bool) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     if !watch {
         show(context, &*broker, false, None).await?;
         return Ok(0);
@@ -42,7 +42,7 @@ pub(super) async fn status(context: &Context, watch: bool) -> Outcome {
         }
         sleep(MIN_PAUSE).await;
         // Progress and estimates change without an event.
-        let wait = if shows_progress { MIN_PAUSE } else { LONG };
+        let wait = if shows_progress { MIN_PAUSE } else { MAX_WAIT };
         broker.events(Some(last_event), None, 1, wait).await?;
     }
 }
@@ -73,7 +73,7 @@ fn bar(work: &WorkLeft) -> String {
     let left = match work.left_seconds {
         _ if work.left == 0 => String::new(),
         Some(left) => {
-            let left = format::coarse(Duration::from_secs(left));
+            let left = format::one_unit(Duration::from_secs(left));
             format!(", about {left} left")
         }
         None => String::new(),

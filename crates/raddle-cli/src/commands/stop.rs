@@ -1,4 +1,4 @@
-//! `raddle worker stop`.
+//! `raddle worker stop`: stops workers, and waits for their exit.
 
 use raddle_broker::{Broker, Error};
 use raddle_model::{ControlCommand, ControlMessage, Tid, worker::kind};
@@ -13,10 +13,10 @@ use crate::{
 };
 
 pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let workers: Vec<Tid> = if args.all {
         let mut workers = broker.workers().await?;
-        // An ephemeral worker leaves with its task.
+        // An ephemeral worker exits with its task.
         workers.retain(|worker| worker.info.kind != kind::INLINE && !worker.info.takes_calls());
         // Managers first, so that they do not replace their workers.
         workers.sort_by_key(|worker| !worker.info.queues.is_empty());
@@ -31,49 +31,53 @@ pub(super) async fn stop(context: &Context, args: &StopArgs) -> Outcome {
     if workers.is_empty() {
         context.note("no worker is alive");
     }
-    stop_these(context, &*broker, workers, args).await
+    stop_workers(context, &*broker, workers, args).await
 }
 
 /// Stops these workers.
-pub(super) async fn stop_these(
+pub(super) async fn stop_workers(
     context: &Context,
     broker: &dyn Broker,
     workers: Vec<Tid>,
     args: &StopArgs,
 ) -> Outcome {
     let deadline = Instant::now() + args.timeout.0;
-    let word = if args.kill {
+    let command = if args.kill {
         ControlCommand::Kill
     } else {
         ControlCommand::Stop
     };
     // Send all commands first, so that the workers stop side by side.
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     for tid in workers {
-        match broker.control(tid, ControlMessage::new(word)).await {
-            Ok(_) | Err(Error::Finished(..)) => told.push(tid),
-            // Its spawner has stopped it.
+        match broker.control(tid, ControlMessage::new(command)).await {
+            Ok(_) | Err(Error::Finished(..)) => sent.push(tid),
+            // Its spawner has stopped the worker.
             Err(Error::NotFound(_)) if args.all => {}
             Err(error) => return Err(error.into()),
         }
     }
     let mut report = BulkReport::default();
-    for tid in told {
-        let answer = match follow::until_finished(broker, tid, Some(deadline)).await {
-            Ok(state) => Ok(CommandOutcome::Became(state)),
-            Err(Failure::TimedOut(_)) => silence(broker, tid, word).await,
+    for tid in sent {
+        let answer = match follow::wait_until_finished(broker, tid, Some(deadline)).await {
+            Ok(state) => Ok(CommandOutcome::Reached(state)),
+            Err(Failure::TimedOut(_)) => read_unanswered(broker, tid, command).await,
             Err(failure) => Err(failure),
         };
-        report.add(context, word, answer.map(|answer| (tid, answer)))?;
+        report.add(context, command, answer.map(|answer| (tid, answer)))?;
     }
-    report.end(context)
+    report.finish(context)
 }
 
 /// The state of a worker that has not stopped in time.
-async fn silence(broker: &dyn Broker, tid: Tid, word: ControlCommand) -> Outcome<CommandOutcome> {
+async fn read_unanswered(
+    broker: &dyn Broker,
+    tid: Tid,
+    command: ControlCommand,
+) -> Outcome<CommandOutcome> {
     let worker = tids::get_task(broker, tid).await?;
-    Ok(CommandOutcome::Nothing(
-        UnansweredTask::of(broker, &worker, word).await?,
+    Ok(CommandOutcome::NoReply(
+        UnansweredTask::read(broker, &worker, command).await?,
     ))
 }
 
@@ -93,7 +97,7 @@ async fn check_is_worker(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
                 callee.namespace, callee.uid
             );
             return Err(Failure::Usage(format!(
-                "worker {tid} takes calls, and no words from a broker: {instead} stops it"
+                "worker {tid} takes calls, not control commands: stop it with {instead}"
             )));
         }
         let (pid, instead) = (
@@ -101,7 +105,7 @@ async fn check_is_worker(broker: &dyn Broker, tid: Tid) -> Outcome<()> {
             "stop its task, or send SIGTERM to its process",
         );
         return Err(Failure::Usage(format!(
-            "worker {tid} is there for one task: {instead}, which is {pid}"
+            "worker {tid} runs only one task: {instead} {pid}"
         )));
     }
     if worker::is_worker(&tids::get_task(broker, tid).await?) {

@@ -19,37 +19,35 @@ use crate::{
     output, progress, spec,
 };
 
-/// How many tasks are stored in one step, all or none.
-const GROUP: usize = 1000;
+/// How many tasks are stored in one transaction.
+const MAX_GROUP: usize = 1000;
 /// The size of such a group, which bounds the memory of this process and of the broker.
-const GROUP_BYTES: usize = 8 * 1024 * 1024;
+const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
 
 pub(super) type SubmitItems = Box<dyn Iterator<Item = Outcome<String>>>;
 
 pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
     // The attempt that chains the tasks; otherwise they are submitted at once.
-    let chain = match (args.chain, spec::own_attempt()) {
+    let chain = match (args.chain, spec::current_attempt()) {
         (true, None) => {
-            let why = "--chain is for what a task runs, and this is none: RADDLE_TID, RADDLE_ATTEMPT and RADDLE_WORKER are not set";
-            return Err(Failure::Usage(format!(
-                "{why}; without --chain it is submitted at once"
-            )));
+            let why = "--chain works only inside a task: RADDLE_TID, RADDLE_ATTEMPT and RADDLE_WORKER are not set";
+            return Err(Failure::Usage(format!("{why}; submit without --chain")));
         }
         (is_chained, attempt) => attempt.filter(|_| is_chained),
     };
     let templates = match &args.file {
         Some(path) => spec::read_file(path)?,
-        None => vec![spec::of_words(&args.target, &args.command)],
+        None => vec![spec::from_words(&args.target, &args.command)],
     };
     let mut templates: Vec<TaskSpec> = templates
         .into_iter()
-        .map(|template| spec::complete(template, &args.spec))
+        .map(|template| spec::complete_spec(template, &args.spec))
         .collect::<Outcome<_>>()?;
     let each = templates.len() as u64;
     let reads_stdin = args.spec.stdin || args.file.as_deref() == Some(Path::new("-"));
-    let items = items(&args.items, reads_stdin)?;
+    let items = read_items(&args.items, reads_stdin)?;
     let is_many = items.is_some() || each != 1;
-    // Chained tasks are no batch before they are submitted.
+    // Chained tasks become a batch only when they are submitted.
     let batch = (is_many && chain.is_none())
         .then(|| args.spec.batch.clone().unwrap_or_else(spec::new_batch));
     for template in templates
@@ -59,7 +57,7 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
         template.batch.clone_from(&batch);
     }
     let Some((items, total)) = items else {
-        all(
+        submit_all(
             context,
             chain,
             templates.into_iter().map(Ok),
@@ -71,19 +69,19 @@ pub(super) async fn submit(context: &Context, args: &SubmitArgs) -> Outcome {
     };
     let mut items = items.peekable();
     if items.peek().is_none() {
-        context.note("there is no line, and so no task");
+        context.note("no lines, so no tasks were submitted");
         return Ok(0);
     }
     let specs = items.flat_map(|item| -> Vec<Outcome<TaskSpec>> {
         match item {
             Ok(item) => templates
                 .iter()
-                .map(|template| spec::for_item(template, &item))
+                .map(|template| spec::fill_template(template, &item))
                 .collect(),
             Err(failure) => vec![Err(failure)],
         }
     });
-    all(
+    submit_all(
         context,
         chain,
         specs,
@@ -105,12 +103,12 @@ fn note_batch(context: &Context, batch: Option<String>) -> u8 {
 }
 
 /// The lines or numbers to make tasks of, and how many if that is known.
-pub(super) fn items(
+pub(super) fn read_items(
     args: &ItemArgs,
     reads_stdin: bool,
 ) -> Outcome<Option<(SubmitItems, Option<u64>)>> {
     Ok(match (&args.each_line, &args.array) {
-        (Some(path), _) => Some((lines(path, reads_stdin)?, None)),
+        (Some(path), _) => Some((read_lines(path, reads_stdin)?, None)),
         (None, Some(numbers)) => Some((
             Box::new(numbers.clone().into_numbers().map(|n| Ok(n.to_string()))),
             Some(numbers.len()),
@@ -120,12 +118,12 @@ pub(super) fn items(
 }
 
 /// Submits one task and prints its id.
-pub(super) async fn one(context: &Context, spec: TaskSpec) -> Outcome {
-    all(context, None, std::iter::once(Ok(spec)), None, false).await
+pub(super) async fn submit_one(context: &Context, spec: TaskSpec) -> Outcome {
+    submit_all(context, None, std::iter::once(Ok(spec)), None, false).await
 }
 
 /// Submits tasks in groups and prints the ids of each group once it is stored.
-async fn all(
+async fn submit_all(
     context: &Context,
     chain: Option<AttemptId>,
     specs: impl Iterator<Item = Outcome<TaskSpec>>,
@@ -133,15 +131,15 @@ async fn all(
     many: bool,
 ) -> Outcome {
     let broker = match chain {
-        None => context.broker().await?,
-        // Without a broker there is no task to chain to, and creating one is of no use.
-        Some(_) => context.open_read_only().await?,
+        None => context.open_broker().await?,
+        // Do not create a broker: a new one has no task to chain to.
+        Some(_) => context.open_existing().await?,
     };
     let bar = progress::submitted(total, many && !context.quiet);
     let mut stored = 0;
     let mut group = SubmitBatch::default();
     for spec in specs {
-        let spec = spec.map_err(|failure| after(chain, stored, 0, failure))?;
+        let spec = spec.map_err(|failure| with_progress(chain, stored, 0, failure))?;
         if let Some(full) = group.add(spec) {
             stored += submit_group(context, chain, &*broker, full, &bar, stored).await?;
         }
@@ -150,12 +148,12 @@ async fn all(
         stored += submit_group(context, chain, &*broker, group.tasks, &bar, stored).await?;
     }
     if let Some(attempt_id) = chain {
-        say_chained(context, attempt_id, stored)?;
+        print_chained(context, attempt_id, stored)?;
     }
     Ok(0)
 }
 
-/// Tasks to store in one step.
+/// Tasks to store in one transaction.
 #[derive(Default)]
 pub(super) struct SubmitBatch {
     pub(super) tasks: Vec<NewTask>,
@@ -166,10 +164,10 @@ impl SubmitBatch {
     /// Adds a task. Returns the tasks before it when the group is full.
     pub(super) fn add(&mut self, spec: TaskSpec) -> Option<Vec<NewTask>> {
         let bytes = size(&spec);
-        let is_full = self.tasks.len() == GROUP || self.bytes + bytes > GROUP_BYTES;
+        let is_full = self.tasks.len() == MAX_GROUP || self.bytes + bytes > MAX_GROUP_BYTES;
         let before = (is_full && !self.tasks.is_empty()).then(|| std::mem::take(self).tasks);
         self.bytes += bytes;
-        self.tasks.push(spec::submission(spec));
+        self.tasks.push(spec::new_task(spec));
         before
     }
 }
@@ -210,7 +208,7 @@ async fn submit_group(
             Error::Unanswered { .. } | Error::Unconfirmed { .. } | Error::Unsynced { .. } => count,
             _ => 0,
         };
-        after(chain, before, unknown, explained(context, chain, error))
+        with_progress(chain, before, unknown, explain_error(context, chain, error))
     })?;
     bar.inc(count);
     match bar.suspend(|| print(context, &submitted, batch.as_deref())) {
@@ -219,7 +217,7 @@ async fn submit_group(
         Err(failure) => {
             let stored = before + count;
             Err(Failure::Raddle(format!(
-                "{failure} (the first {stored} tasks were submitted, and none after them)"
+                "{failure} (only the first {stored} tasks were submitted)"
             )))
         }
     }
@@ -231,7 +229,7 @@ fn print(context: &Context, submitted: &[Submitted], batch: Option<&str>) -> Out
         let (tid, existing) = (one.tid(), matches!(one, Submitted::Existing(_)));
         if existing {
             context.note(format!(
-                "task {tid} has this key already: nothing new was submitted"
+                "task {tid} already has this key: no task was submitted"
             ));
         }
         let record = || {
@@ -244,14 +242,14 @@ fn print(context: &Context, submitted: &[Submitted], batch: Option<&str>) -> Out
         });
         text.push('\n');
     }
-    output::raw(text.as_bytes())
+    output::print_raw(text.as_bytes())
 }
 
 /// Prints what happens to chained tasks, which have no ids yet.
-fn say_chained(context: &Context, attempt_id: AttemptId, tasks: u64) -> Outcome<()> {
+fn print_chained(context: &Context, attempt_id: AttemptId, tasks: u64) -> Outcome<()> {
     let AttemptId { tid, attempt, .. } = attempt_id;
     if context.json {
-        return output::json(&json!({ "tid": tid, "attempt": attempt, "chained": tasks }));
+        return output::print_json(&json!({ "tid": tid, "attempt": attempt, "chained": tasks }));
     }
     context.note(format!(
         "{} will be submitted when task {tid} completes",
@@ -260,25 +258,25 @@ fn say_chained(context: &Context, attempt_id: AttemptId, tasks: u64) -> Outcome<
     Ok(())
 }
 
-/// Explains an unknown task: mostly the wrong broker was asked.
-fn explained(context: &Context, chain: Option<AttemptId>, error: Error) -> Failure {
+/// Explains an unknown task: usually it is in another broker.
+fn explain_error(context: &Context, chain: Option<AttemptId>, error: Error) -> Failure {
     match (chain, error) {
         (Some(_), Error::NotFound(tid)) => Failure::Usage(format!(
-            "this is task {tid}, which {} does not have: name the broker that does with --queue-url or QUEUE_URL",
+            "this is task {tid}, which is not in {}: name its broker with --queue-url or QUEUE_URL",
             context.project.url
         )),
         (_, error) => error.into(),
     }
 }
 
-/// Adds to an error how many tasks were stored before it, and for how many that is unknown: the
-/// user needs it to start again.
-fn after(chain: Option<AttemptId>, stored: u64, unknown: u64, failure: Failure) -> Failure {
+/// Adds to an error how many tasks were stored before it, and for how many that is unknown, so that
+/// the user can continue.
+fn with_progress(chain: Option<AttemptId>, stored: u64, unknown: u64, failure: Failure) -> Failure {
     let (done, printed, list) = match chain {
         None => (
             "submitted",
             ", their ids are printed",
-            ": 'raddle task list' shows it",
+            ": see 'raddle task list'",
         ),
         // Chained tasks are not listed.
         Some(_) => ("chained", "", ""),
@@ -293,26 +291,26 @@ fn after(chain: Option<AttemptId>, stored: u64, unknown: u64, failure: Failure) 
         (_, count) => Some(format!("the next {count} were")),
     };
     let rest = which.map_or("the rest were not".into(), |which| {
-        format!("whether {which} {done} is not known{list}")
+        format!("it is unknown whether {which} {done}{list}")
     });
-    let told = first
+    let progress = first
         .into_iter()
         .chain([rest])
         .collect::<Vec<_>>()
         .join("; ");
     match failure {
-        Failure::Usage(message) => Failure::Usage(format!("{message} ({told})")),
-        Failure::Raddle(message) => Failure::Raddle(format!("{message} ({told})")),
+        Failure::Usage(message) => Failure::Usage(format!("{message} ({progress})")),
+        Failure::Raddle(message) => Failure::Raddle(format!("{message} ({progress})")),
         other => other,
     }
 }
 
-/// The lines of a file that are not empty, as they are read.
-fn lines(path: &Path, reads_stdin: bool) -> Outcome<SubmitItems> {
+/// Reads the non-empty lines of a file, one at a time.
+fn read_lines(path: &Path, reads_stdin: bool) -> Outcome<SubmitItems> {
     let (shown, reader): (String, Box<dyn BufRead>) = if path == Path::new("-") {
         if reads_stdin {
             return Err(Failure::Usage(
-                "standard input cannot be both the lines and something else".into(),
+                "standard input cannot be used both for --each-line and for another flag".into(),
             ));
         }
         ("standard input".into(), Box::new(io::stdin().lock()))
@@ -349,40 +347,41 @@ mod tests {
     }
 
     #[test]
-    fn a_group_ends_with_its_number_or_its_bytes() {
+    fn a_group_is_limited_in_number_and_bytes() {
         assert_eq!(groups(vec![1; 2500]), [1000, 1000, 500]);
         assert_eq!(groups(vec![3 << 20; 5]), [2, 2, 1]);
         assert_eq!(
             groups([9 << 20, 1, 9 << 20, 9 << 20]),
             [1, 1, 1, 1],
-            "one that is larger goes alone"
+            "a larger task is alone in its group"
         );
     }
 
     #[test]
-    fn what_is_not_known_is_not_denied() {
-        let told = |stored, rest| match after(None, stored, rest, Failure::Raddle("no".into())) {
-            Failure::Raddle(message) => message,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(told(0, 0), "no");
+    fn an_error_tells_which_tasks_were_submitted() {
+        let message =
+            |stored, rest| match with_progress(None, stored, rest, Failure::Raddle("no".into())) {
+                Failure::Raddle(message) => message,
+                other => panic!("{other:?}"),
+            };
+        assert_eq!(message(0, 0), "no");
         assert_eq!(
-            told(2000, 0),
+            message(2000, 0),
             "no (the first 2000 tasks were submitted, their ids are printed; the rest were not)"
         );
         assert_eq!(
-            told(0, 1),
-            "no (whether the task was submitted is not known: 'raddle task list' shows it)"
+            message(0, 1),
+            "no (it is unknown whether the task was submitted: see 'raddle task list')"
         );
         assert_eq!(
-            told(2000, 500),
-            "no (the first 2000 tasks were submitted, their ids are printed; whether the next 500 were submitted is not known: \
-             'raddle task list' shows it)"
+            message(2000, 500),
+            "no (the first 2000 tasks were submitted, their ids are printed; it is unknown whether the next 500 were submitted: \
+             see 'raddle task list')"
         );
     }
 
     #[test]
-    fn all_of_a_spec_counts() {
+    fn the_size_includes_the_whole_spec() {
         let mut spec = TaskSpec::command(["x"]);
         let empty = size(&spec);
         spec.metadata.insert("k".into(), "v".repeat(1000).into());

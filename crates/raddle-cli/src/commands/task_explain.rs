@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{args::TaskArg, context::Context, error::Outcome, tid};
 
 pub(super) async fn explain(context: &Context, arg: TaskArg) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let task = tid::find_task(&*broker, arg).await?;
     let Explanation { reason, text, hint } = explain_task(&*broker, &task).await?;
     let record = ExplainRecord {

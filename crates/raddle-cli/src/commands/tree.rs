@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{args::TaskArg, context::Context, error::Outcome, format, output, table, tid};
 
 pub(super) async fn tree(context: &Context, arg: Option<TaskArg>) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let top = match arg {
         Some(arg) => Some(tid::find_task(&*broker, arg).await?),
         None => None,
@@ -30,7 +30,7 @@ pub(super) async fn tree(context: &Context, arg: Option<TaskArg>) -> Outcome {
     } else {
         draw(&tree, &roots) + &pools
     };
-    output::raw(text.as_bytes())?;
+    output::print_raw(text.as_bytes())?;
     Ok(0)
 }
 
@@ -50,7 +50,7 @@ fn label(tree: &TaskTree, tid: Tid) -> String {
     let name = table::printable(task.spec.display_name());
     let age = format::age(task.created_at, tree.read_at());
     let usage = tree.usage(tid).map_or_else(String::new, |usage| {
-        let (cpu, mebibytes) = (format::fine(usage.cpu), usage.rss_bytes >> 20);
+        let (cpu, mebibytes) = (format::three_digits(usage.cpu), usage.rss_bytes >> 20);
         format!(", {cpu} cpu, {mebibytes} MiB")
     });
     format!("{tid} {name} ({}{paused}) {age}{usage}", task.state)

@@ -1,4 +1,4 @@
-//! `raddle up`: a manager of groups. Its processes are this program again.
+//! `raddle up` and `raddle down`: managers of groups. The processes run this program.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ use raddle_worker::Shutdown;
 use serde_json::json;
 use tokio::time::{Instant, interval_at, sleep};
 
-use super::{detach, stop::stop_these};
+use super::{detach, stop::stop_workers};
 use crate::{
     args::{DownArgs, Global, StopArgs, UpArgs},
     context::Context,
@@ -31,12 +31,12 @@ use crate::{
     format::count,
     interrupt::Interrupts,
     metrics,
-    project::{FILE, Project, here},
+    project::{FILE, Project, current_directory},
     systemd,
 };
 
-/// How often a standby manager checks whether the active one is gone.
-const STANDBY_LOOK: Duration = Duration::from_millis(500);
+/// How often a standby manager checks whether the active manager is dead.
+const STANDBY_POLL: Duration = Duration::from_millis(500);
 
 pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
     let (path, processes, context) = open(global, args.file.as_deref())?;
@@ -44,7 +44,7 @@ pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
     if args.detach && !detach::is_background() {
         return detach::detach(&context, "manager", None).await;
     }
-    keep(
+    run_manager(
         &context,
         global,
         args,
@@ -57,7 +57,7 @@ pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
 /// Stops the managers that run workers of a file.
 pub(super) async fn down(global: &Global, args: &DownArgs) -> Outcome {
     let (_, processes, context) = open(global, args.file.as_deref())?;
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let slugs: BTreeSet<&str> = processes
         .iter()
         .flat_map(|process| &process.workers)
@@ -69,17 +69,18 @@ pub(super) async fn down(global: &Global, args: &DownArgs) -> Outcome {
         .iter()
         .filter(|view| slugs.contains(view.slug.as_str()))
     {
-        let is_meant =
-            |keeper: &&GroupManagerRef| args.name.as_ref().is_none_or(|name| keeper.name == *name);
+        let is_selected = |manager: &&GroupManagerRef| {
+            args.name.as_ref().is_none_or(|name| manager.name == *name)
+        };
         managers.extend(
             view.managers
                 .iter()
-                .filter(is_meant)
-                .map(|keeper| keeper.tid),
+                .filter(is_selected)
+                .map(|manager| manager.tid),
         );
     }
     if managers.is_empty() {
-        context.note("no manager keeps these groups");
+        context.note("no manager runs these groups");
     }
     let timeout = args
         .timeout
@@ -90,46 +91,48 @@ pub(super) async fn down(global: &Global, args: &DownArgs) -> Outcome {
         kill: args.kill,
         timeout,
     };
-    stop_these(&context, &*broker, managers.into_iter().collect(), &stop).await
+    stop_workers(&context, &*broker, managers.into_iter().collect(), &stop).await
 }
 
-/// A file, its groups, and their broker.
+/// Reads the file with the groups, and finds their broker.
 fn open(global: &Global, file: Option<&Path>) -> Outcome<(PathBuf, Vec<Process>, Context)> {
-    let here = here()?;
+    let here = current_directory()?;
     let path = match file {
         Some(path) => here.join(path),
-        None => found(&here).ok_or_else(|| {
+        None => find_file(&here).ok_or_else(|| {
             Failure::Usage(format!(
-                "there is no {FILE} here or in a parent directory: write one, or name it with -f"
+                "there is no {FILE} in this or a parent directory: write one, or name it with -f"
             ))
         })?,
     };
-    let processes = read(&path)?;
-    let asked = global.queue_url.as_deref().filter(|url| !url.is_empty());
-    let of_file = if asked.is_some() {
+    let processes = read_groups(&path)?;
+    let url = global.queue_url.as_deref().filter(|url| !url.is_empty());
+    let of_file = if url.is_some() {
         None
     } else {
-        Project::of_file(path.clone())?
+        Project::from_file(path.clone())?
     };
-    let project = of_file.map_or_else(|| Project::find(asked, &here), Ok)?;
-    Ok((path, processes, Context::of(global, project)))
+    let project = of_file.map_or_else(|| Project::find(url, &here), Ok)?;
+    Ok((path, processes, Context::for_project(global, project)))
 }
 
-pub(super) fn found(here: &Path) -> Option<PathBuf> {
-    here.ancestors()
-        .map(|directory| directory.join(FILE))
+/// Finds the file in this directory or an ancestor.
+pub(super) fn find_file(directory: &Path) -> Option<PathBuf> {
+    directory
+        .ancestors()
+        .map(|ancestor| ancestor.join(FILE))
         .find(|path| path.is_file())
 }
 
-/// The groups of a file. Errors name the line.
-pub(super) fn read(path: &Path) -> Outcome<Vec<Process>> {
+/// Reads the groups of a file. Errors name the line.
+pub(super) fn read_groups(path: &Path) -> Outcome<Vec<Process>> {
     let wrong =
         |reason: &dyn std::fmt::Display| Failure::Usage(format!("{}:{reason}", path.display()));
     let text = file_trust::read(path)?.ok_or_else(|| wrong(&" there is no such file"))?;
     group::read(&text).map_err(|mistake| wrong(&mistake))
 }
 
-async fn keep(
+async fn run_manager(
     context: &Context,
     global: &Global,
     args: &UpArgs,
@@ -140,10 +143,10 @@ async fn keep(
         Some(address) => Some(metrics::bind(address, args.metrics_public).await?),
         None => None,
     };
-    let mut interrupts = Interrupts::catch()?;
+    let mut interrupts = Interrupts::install()?;
     let shutdown = Shutdown::new();
     let Some(broker) = interrupts
-        .start(&shutdown, context.broker_of_service())
+        .start_unless_interrupted(&shutdown, context.open_for_service())
         .await
     else {
         return Ok(0);
@@ -152,7 +155,7 @@ async fn keep(
     let options = Options {
         name: args.name.clone(),
         file: Some(file.to_owned()),
-        words: words(global, args),
+        words: process_args(global, args),
         ..Options::new(context.project.url.clone(), processes)
     };
     loop {
@@ -181,7 +184,7 @@ async fn keep(
             }
             context.show(&record, || format!("{tid}\n"))?;
         }
-        let ended = match run(
+        let ended = match run_until_stopped(
             context,
             manager,
             handle,
@@ -191,7 +194,7 @@ async fn keep(
         )
         .await
         {
-            // Another manager has taken its place while it was cut off from the broker.
+            // Another manager has taken over while this one could not reach the broker.
             Err(error @ ManagerError::Kept { .. }) => {
                 context.note(error.to_string());
                 continue;
@@ -199,7 +202,7 @@ async fn keep(
             ended => ended.map_err(failure)?,
         };
         context.note(format!(
-            "manager {tid} started {} and left",
+            "manager {tid} started {} and exited",
             count(ended.started, "process")
         ));
         if ended.killed == 0 {
@@ -207,13 +210,13 @@ async fn keep(
         }
         let processes = count(ended.killed, "process");
         context
-            .note(format!("{processes} had to be killed (SIGKILL): the log says which; check what they were writing"));
+            .note(format!("{processes} had to be killed (SIGKILL): see the log, and check the data that they were writing"));
         return Ok(group::KILLED);
     }
 }
 
 /// Registers a manager. While another manager of its name runs the same workers, it waits, unless
-/// it starts in the background. Returns `None` if it is stopped before.
+/// it starts in the background. Returns `None` if it is interrupted.
 async fn register(
     context: &Context,
     broker: &Arc<dyn Broker>,
@@ -224,18 +227,21 @@ async fn register(
     let mut is_waiting = false;
     loop {
         let registering = Box::pin(Manager::register(Arc::clone(broker), options.clone()));
-        let Some(registered) = interrupts.start(shutdown, registering).await else {
+        let Some(registered) = interrupts
+            .start_unless_interrupted(shutdown, registering)
+            .await
+        else {
             return Ok(None);
         };
         match registered {
             Ok(manager) => return Ok(Some(manager)),
             Err(ManagerError::Kept { name, manager }) if !detach::is_background() => {
                 if !std::mem::replace(&mut is_waiting, true) {
-                    let instead = "this one waits, and takes its place when it is gone";
+                    let instead = "this manager stands by, and replaces it when it exits";
                     context.note(format!(
-                        "the manager {manager} of the name '{name}' keeps these groups: {instead}"
+                        "manager {manager} with the name '{name}' runs these groups: {instead}"
                     ));
-                    systemd::ready("standby");
+                    systemd::notify_ready("standby");
                 }
             }
             // The active manager cannot reach the broker either.
@@ -253,12 +259,12 @@ async fn register(
         tokio::select! {
             () = interrupts.next() => return Ok(None),
             () = shutdown.requested(1) => return Ok(None),
-            () = sleep(STANDBY_LOOK) => systemd::alive(),
+            () = sleep(STANDBY_POLL) => systemd::notify_alive(),
         }
     }
 }
 
-async fn run(
+async fn run_until_stopped(
     context: &Context,
     manager: Manager,
     mut handle: GroupHandle,
@@ -266,22 +272,22 @@ async fn run(
     shutdown: &Shutdown,
     interrupts: &mut Interrupts,
 ) -> Result<GroupEnd, ManagerError> {
-    let mut watchdog = systemd::Watchdog::of_environment();
-    let mut keeping = Box::pin(manager.run(shutdown.clone()));
-    let (mut is_up, mut said) = (false, BTreeSet::new());
+    let mut watchdog = systemd::Watchdog::from_environment();
+    let mut running = Box::pin(manager.run(shutdown.clone()));
+    let (mut is_up, mut reported) = (false, BTreeSet::new());
     let mut explain = interval_at(Instant::now() + EXPLAIN_AFTER, EXPLAIN_AFTER);
     loop {
         tokio::select! {
-            ended = &mut keeping => return ended,
+            ended = &mut running => return ended,
             () = interrupts.next() => {
-                systemd::stopping();
-                context.note("stopping: what runs may end; once more to give it back, and again to kill it");
+                systemd::notify_stopping();
+                context.note("stopping: tasks may finish; interrupt again to return them to their queues, a third time to kill them");
                 shutdown.request();
             }
-            () = watchdog.due() => systemd::alive(),
+            () = watchdog.due() => systemd::notify_alive(),
             _ = explain.tick(), if !is_up => {
-                for line in missing(processes, &handle.snapshot()) {
-                    if said.insert(line.clone()) {
+                for line in explain_missing(processes, &handle.snapshot()) {
+                    if reported.insert(line.clone()) {
                         context.note(line);
                     }
                 }
@@ -289,10 +295,10 @@ async fn run(
             true = handle.changed(), if !is_up => {
                 is_up = handle.is_up();
                 if is_up {
-                    let processes: usize = handle.snapshot().groups.values().map(|census| census.ready).sum();
-                    let said = format!("{} up", count(processes as u64, "process"));
-                    context.note(&said);
-                    systemd::ready(&said);
+                    let processes: usize = handle.snapshot().groups.values().map(|counts| counts.ready).sum();
+                    let reported = format!("{} up", count(processes as u64, "process"));
+                    context.note(&reported);
+                    systemd::notify_ready(&reported);
                 }
             }
         }
@@ -300,51 +306,51 @@ async fn run(
 }
 
 /// Why not all processes are up, one line for each group.
-fn missing(processes: &[Process], snapshot: &GroupSnapshot) -> Vec<String> {
-    let is_whole = |name: &String| {
+fn explain_missing(processes: &[Process], snapshot: &GroupSnapshot) -> Vec<String> {
+    let is_up = |name: &String| {
         snapshot
             .groups
             .get(name)
-            .is_none_or(|census| census.ready >= census.wanted)
+            .is_none_or(|counts| counts.ready >= counts.wanted)
     };
     let explain = |process: &Process| {
-        let (name, census) = (&process.name, snapshot.groups.get(&process.name)?);
+        let (name, counts) = (&process.name, snapshot.groups.get(&process.name)?);
         let awaited: Vec<&str> = process
             .after
             .iter()
-            .filter(|before| !is_whole(before))
+            .filter(|before| !is_up(before))
             .map(String::as_str)
             .collect();
-        Some(match census {
-            census if census.ready >= census.wanted => return None,
-            census if census.backing_off > 0 => {
+        Some(match counts {
+            counts if counts.ready >= counts.wanted => return None,
+            counts if counts.backing_off > 0 => {
                 format!(
-                    "'{name}' is not up: its processes die as soon as they are started; what they say is above"
+                    "'{name}' is not up: its processes exit right after their start; see their messages above"
                 )
             }
-            census if census.starting == 0 && !awaited.is_empty() => {
+            counts if counts.starting == 0 && !awaited.is_empty() => {
                 format!(
-                    "'{name}' is not up: it comes after {}, which is not up yet",
+                    "'{name}' is not up: it starts after {}, which is not up yet",
                     awaited.join(", ")
                 )
             }
-            census if !process.startup.is_empty() && census.starting > 0 => {
+            counts if !process.startup.is_empty() && counts.starting > 0 => {
                 format!(
                     "'{name}' is not up: its startup command '{}' has not ended yet",
                     process.startup.join(" ")
                 )
             }
-            census => format!(
+            counts => format!(
                 "'{name}' is not up: {} of {} are ready",
-                census.ready, census.wanted
+                counts.ready, counts.wanted
             ),
         })
     };
     processes.iter().filter_map(explain).collect()
 }
 
-/// Arguments of all processes, besides those of their group.
-fn words(global: &Global, args: &UpArgs) -> Vec<std::ffi::OsString> {
+/// The arguments of all processes, besides those of their group.
+fn process_args(global: &Global, args: &UpArgs) -> Vec<std::ffi::OsString> {
     let mut words: Vec<std::ffi::OsString> =
         vec!["--log-format".into(), args.log.log_format.as_str().into()];
     if let Some(directory) = &args.handlers {
@@ -363,7 +369,7 @@ fn failure(error: ManagerError) -> Failure {
         | ManagerError::Kept { .. }
         | ManagerError::Url(_)
         | ManagerError::Trigger {
-            source: schedule::Error::ByHand(_),
+            source: schedule::Error::NotOwned(_),
             ..
         } => Failure::Usage(error.to_string()),
         other => Failure::Raddle(other.to_string()),

@@ -15,47 +15,47 @@ use crate::{
 };
 
 pub(super) async fn wait(context: &Context, args: &WaitArgs) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let deadline = args.timeout.map(|timeout| Instant::now() + timeout.0);
     if let Some(batch) = &args.batch {
         return batch::wait(context, &*broker, batch, deadline).await;
     }
     let all = tids::resolve_all(&*broker, &args.tids).await?;
-    // Resolve all first: a mistyped id must not surface after an hour of waiting.
+    // Check all first: a mistyped id must not surface after an hour of waiting.
     for tid in &all {
         tids::get_task(&*broker, *tid).await?;
-        follow::refuse_own(&*broker, *tid).await?;
+        follow::check_not_within(&*broker, *tid).await?;
     }
     let mut records = Vec::new();
-    let mut all_well = true;
-    let mut late = None;
+    let mut all_completed = true;
+    let mut timed_out = None;
     let mut printed = PrintedReasons::default();
     for tid in all {
-        // Tasks behind one that took too long may have finished.
-        let finished = follow::until_finished(&*broker, tid, deadline);
+        // The tasks after one that timed out may have finished.
+        let finished = follow::wait_until_finished(&*broker, tid, deadline);
         let state =
             match follow::explain_while(context, &*broker, tid, &mut printed, finished).await {
                 Err(failure @ Failure::TimedOut(_)) => {
-                    late.get_or_insert(failure);
+                    timed_out.get_or_insert(failure);
                     continue;
                 }
                 other => other?,
             };
-        all_well &= state == TaskState::Completed;
+        all_completed &= state == TaskState::Completed;
         if context.json {
             let task = tids::get_task(&*broker, tid).await?;
             records.push(
                 json!({ "tid": tid, "state": state, "exit_code": exit_code::of_task(state, task.report.as_ref()) }),
             );
         } else {
-            output::line(format!("{tid} {state}"))?;
+            output::print_line(format!("{tid} {state}"))?;
         }
     }
     if context.json {
-        output::json(&records)?;
+        output::print_json(&records)?;
     }
-    match late {
+    match timed_out {
         Some(failure) => Err(failure),
-        None => Ok(if all_well { 0 } else { TASK_FAILED }),
+        None => Ok(if all_completed { 0 } else { TASK_FAILED }),
     }
 }

@@ -1,4 +1,4 @@
-//! `raddle worker list`.
+//! `raddle worker list`: a table of workers.
 
 use jiff::Timestamp;
 use raddle_model::{WorkerEntry, worker::WorkerInfo};
@@ -43,11 +43,11 @@ pub(super) fn render<'a>(
 }
 
 pub(super) async fn list(context: &Context) -> Outcome {
-    let workers = context.open_read_only().await?.workers().await?;
+    let workers = context.open_existing().await?.workers().await?;
     context.show(&workers, || {
         render(
             ["BUSY", "TASKS", "QUEUES", "CAPS"],
-            workers.iter().map(|worker| (worker, told(worker))),
+            workers.iter().map(|worker| (worker, columns(worker))),
         )
     })
 }
@@ -62,7 +62,8 @@ fn busy_slots(info: &WorkerInfo, load: f64) -> String {
     }
 }
 
-fn told(worker: &WorkerEntry) -> [String; 4] {
+/// The columns that depend on the kind of worker.
+fn columns(worker: &WorkerEntry) -> [String; 4] {
     let WorkerEntry {
         info,
         load,

@@ -42,7 +42,7 @@ fn a_worker_serves_its_broker_while_it_lives() {
     until("the socket is gone", || !socket.exists());
     through(&["status"])
         .code(125)
-        .says("nobody serves there")
+        .says("no process serves there")
         .says("--serve");
 }
 
@@ -74,7 +74,7 @@ fn the_doctor_names_the_engine_behind_the_socket() {
     let ran = world.raddle(["--queue-url", &url, "doctor"]).code(1);
     assert!(
         ran.text()
-            .contains("WRONG broker, agent: no answer from the agent"),
+            .contains("error broker, agent: no answer from the agent"),
         "{}",
         ran.text()
     );
@@ -283,7 +283,7 @@ fn a_socket_that_cannot_be_served_at_is_refused_before_anything_starts() {
     world
         .raddle(["worker", "start", "--no-detach", "--serve", "no/directory"])
         .code(2)
-        .says("make it first");
+        .says("create it first");
     let long = "x".repeat(120);
     world
         .raddle(["worker", "start", "--no-detach", "--serve", &long])

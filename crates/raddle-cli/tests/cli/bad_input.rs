@@ -204,7 +204,7 @@ fn bad_ids_are_refused() {
         world
             .raddle([command, &["0000000001"]].concat())
             .code(2)
-            .says("no task ends in 0000000001");
+            .says("no task has an id that ends in 0000000001");
         world
             .raddle([command, &["1000000000000000001"]].concat())
             .code(2)
@@ -261,7 +261,7 @@ fn a_broker_in_memory_serves_one_process() {
         let ran = world
             .raddle([&["--queue-url", "mem://"], command].concat())
             .code(2)
-            .says("mem:// lives in one process");
+            .says("mem:// exists only in one process");
         assert!(ran.stdout.is_empty(), "{command:?}: {ran:?}");
     }
     world.raddle(["--queue-url", "mem://", "doctor"]).ok();

@@ -46,7 +46,7 @@ fn a_batch_is_counted_waited_for_and_retried() {
     world
         .raddle(["batch", "wait", "--timeout", "300ms", &name])
         .code(124)
-        .says("has 5 tasks that did not end yet");
+        .says("has 5 tasks unfinished");
     world.worker(&[]);
     let ran = world.raddle(["batch", "wait", &name]).code(1);
     assert_eq!(ran.text(), format!("{name} 4 completed, 1 failed\n"));
@@ -182,7 +182,7 @@ fn verbs_take_filters_ids_from_standard_input_and_last() {
     world
         .raddle(["task", "stop"])
         .code(2)
-        .says("no task is named");
+        .says("no task is selected");
     world
         .raddle(["task", "stop", "--name", "x", &other])
         .code(2);

@@ -284,7 +284,7 @@ fn outside_of_a_task_there_is_nothing_to_follow() {
     world
         .raddle(["submit", "--chain", "--", "true"])
         .code(2)
-        .says("--chain is for what a task runs, and this is none");
+        .says("--chain works only inside a task");
     assert!(!is_there(&world, ".raddle"), "nothing was made for it");
 }
 

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// What all of its containers are known by.
-const LEASH: &str = "raddle.leash";
+const SUPERVISOR_LABEL: &str = "raddle.supervisor";
 /// Says so, and stays until it is killed, unless it is run again.
 const STAYS: &str = "echo on; test $RADDLE_ATTEMPT != 1 || sleep 600";
 
@@ -255,9 +255,9 @@ fn what_it_is_told_is_not_in_the_settings_of_its_container() {
         (&true.into(), &true.into())
     );
     assert_eq!(found["Config"]["Labels"]["raddle.task"], tid.as_str());
-    let leash = bay.process(&tid, "contained");
-    let seen = std::fs::read(format!("/proc/{leash}/cmdline")).unwrap();
-    let env = std::fs::read(format!("/proc/{leash}/environ")).unwrap();
+    let supervisor = bay.process(&tid, "contained");
+    let seen = std::fs::read(format!("/proc/{supervisor}/cmdline")).unwrap();
+    let env = std::fs::read(format!("/proc/{supervisor}/environ")).unwrap();
     assert!(!String::from_utf8_lossy(&[seen, env].concat()).contains("hidden"));
     bay.world.raddle(["task", "stop", &tid]).ok();
     assert_eq!(bay.wait(&tid)["state"], "cancelled");
@@ -296,7 +296,7 @@ fn input_of_any_length_reaches_a_command_and_one_that_reads_none_is_not_held_up(
     bay.world
         .raddle_with_input(&args("exec 0<&-; echo done"), input.as_bytes())
         .ok();
-    // It is heard that the leash is gone, though input that nobody takes is in the way.
+    // It is heard that the supervisor is gone, though input that nobody takes is in the way.
     bay.world.file("input", &input);
     let submit = format!("raddle submit --isolation docker --stdin -- sh -c '{STAYS}' < input");
     let tid = bay.world.bash(&submit).ok().text().trim().to_owned();
@@ -399,7 +399,7 @@ fn whoever_is_killed_the_container_is_gone_and_the_task_runs_again() {
     let Some(bay) = Bay::with_worker() else {
         return;
     };
-    // The leash, and the container itself.
+    // The supervisor, and the container itself.
     let tid = bay.begun(STAYS);
     kill(bay.process(&tid, "contained"));
     let task = bay.wait(&tid);
@@ -446,7 +446,7 @@ fn whoever_is_killed_the_container_is_gone_and_the_task_runs_again() {
 #[test]
 fn what_was_made_and_never_started_is_removed_by_the_next_worker() {
     let Some(bay) = Bay::new() else { return };
-    let label = format!("{LEASH}=another-boot/x 1 1");
+    let label = format!("{SUPERVISOR_LABEL}=another-boot/x 1 1");
     let make = |name: &str| {
         let name = format!("{name}-{}", std::process::id());
         said(&[
@@ -630,7 +630,7 @@ fn an_image_or_an_engine_that_is_missing_is_named() {
     bay.world.raddle(["task", "kill", &tid]).ok();
     let flags = ["run", "--isolation", "docker", "--retry", "1", "--", "true"];
     let worker = bay.world.worker(&["--task-image", &absent]);
-    let reason = format!("there is no image '{absent}' here");
+    let reason = format!("the image '{absent}' for tasks is not on this machine");
     bay.world.raddle(flags).code(125).says(&reason);
     let log = bay
         .world

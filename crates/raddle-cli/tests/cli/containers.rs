@@ -367,7 +367,8 @@ fn a_task_in_a_container_submits_nothing() {
     yard.wait(&tids);
     let logs = yard.world.raddle(["logs", &tids[0]]).ok().text().to_owned();
     assert_eq!(
-        logs.matches("it serves workers in containers").count(),
+        logs.matches("it serves only what workers in containers need")
+            .count(),
         4,
         "{logs}"
     );
@@ -577,7 +578,7 @@ fn a_container_that_uses_up_its_memory_is_named_as_such() {
     let script = "test $RADDLE_ATTEMPT != 1 || while :; do cat /dev/zero > /tmp/big; done";
     let tids = yard.submit(1, script);
     until("it was told", || {
-        spawner.stderr().contains("was ended for want of memory")
+        spawner.stderr().contains("ran out of memory")
     });
     yard.wait(&tids);
     let url =
@@ -770,7 +771,7 @@ fn an_image_that_is_missing_or_empty_is_named_and_not_asked_for_without_end() {
         "--worker-image",
     ];
     let spawner = yard.other_spawner(&[&flags[..], &[&absent]].concat());
-    let reason = format!("there is no image '{absent}' here");
+    let reason = format!("the image '{absent}' is not on this machine");
     until("it is named", || spawner.stderr().contains(&reason));
     let begun = Instant::now();
     until("it was tried again", || {
@@ -804,7 +805,7 @@ fn an_image_that_is_missing_or_empty_is_named_and_not_asked_for_without_end() {
     until("it is named", || {
         spawner
             .stderr()
-            .contains(&format!("the image '{empty}' does not hold this program"))
+            .contains(&format!("the image '{empty}' does not have this program"))
     });
     until("nothing is left of what could not be started", || {
         yard.containers().is_empty()

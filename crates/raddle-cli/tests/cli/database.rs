@@ -23,7 +23,7 @@ fn refused(world: &World, path: &Path, says: &str) {
         assert_eq!(ran.stderr.matches("raddle: ").count(), 1, "{ran:?}");
     }
     let doctor = world.raddle(["doctor"]).code(1);
-    assert!(doctor.text().contains("WRONG"), "{}", doctor.text());
+    assert!(doctor.text().contains("error "), "{}", doctor.text());
     assert_eq!(fs::read(path).unwrap(), before, "the file is as it was");
 }
 
@@ -171,7 +171,7 @@ fn a_broker_that_does_not_exist_is_named() {
         .raddle(["--queue-url", "sqlite:absent/directory/x.db", "doctor"])
         .code(1);
     assert!(
-        doctor.text().contains("WRONG broker, database: "),
+        doctor.text().contains("error broker, database: "),
         "{}",
         doctor.text()
     );

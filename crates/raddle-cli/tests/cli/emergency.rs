@@ -183,7 +183,7 @@ fn every_process_leads_to_its_task() {
     }
 }
 
-/// The worker of `raddle run` is there for one task alone, and is no task itself.
+/// The worker of `raddle run` runs only one task alone, and is no task itself.
 #[test]
 fn a_worker_that_is_no_task_is_met_as_one() {
     let (world, ran) = with_a_running_task(
@@ -248,7 +248,7 @@ fn a_worker_that_is_no_task_is_met_as_one() {
     );
     // A short id is as good as a whole one where it can be told what to do instead.
     assert!(
-        world.trimmed("refused").contains("is there for one task"),
+        world.trimmed("refused").contains("runs only one task"),
         "{}",
         world.trimmed("refused")
     );

@@ -305,7 +305,7 @@ fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
         .lines()
         .find(|line| line.contains(&format!("launch_failures_total{{reason=\"{metric}\"}}")));
     assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{line:?}");
-    assert!(page.contains("raddle_spawner_braking 1"));
+    assert!(page.contains("raddle_spawner_backing_off 1"));
     assert_eq!(engine.inner.lock().unwrap().running, [""; 0]);
     spawner.stop().ok();
 }
@@ -332,7 +332,7 @@ fn what_cannot_be_started_is_removed() {
         start: Some((400, runc)),
         ..Ways::default()
     };
-    let says = ["the image 'some/image:1' does not hold this program"];
+    let says = ["the image 'some/image:1' does not have this program"];
     refuses(ways, "DELETE /containers/", &says, "image");
 }
 
@@ -510,7 +510,7 @@ fn containers_that_are_gone_after_a_restart_are_replaced() {
     engine.restart();
     until("another is started", || engine.count("/start") == 2);
     assert!(
-        spawner.stderr().contains("nobody can say how"),
+        spawner.stderr().contains("for an unknown reason"),
         "{}",
         spawner.stderr()
     );

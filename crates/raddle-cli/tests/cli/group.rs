@@ -129,7 +129,7 @@ fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
         said.contains("ended by itself: another takes its place") && said.contains("signal 9"),
         "{said}"
     );
-    assert!(said.contains("started 3 processes and left"), "{said}");
+    assert!(said.contains("started 3 processes and exited"), "{said}");
 }
 
 #[test]
@@ -451,7 +451,7 @@ fn a_worker_that_is_in_no_file_any_more_is_found_and_forgotten() {
     world
         .raddle(["group", "forget", "stock"])
         .ok()
-        .says("'stock' is forgotten: nothing is an event for it any more")
+        .says("'stock' is deleted, and receives no more events")
         .says("what is written to 'returns' stays there from now on");
 }
 
@@ -588,7 +588,7 @@ fn a_crash_loop_is_braked_and_said_and_others_go_on() {
     until("it is said", || {
         manager
             .stderr()
-            .contains("processes die as soon as they are started")
+            .contains("processes exit right after their start")
     });
     assert!(
         manager
@@ -733,7 +733,7 @@ fn no_process_begins_more_tasks_than_max_tasks() {
     assert!(of_worker.values().all(|tasks| *tasks <= 3), "{of_worker:?}");
     let said = down(&world, manager);
     assert!(
-        !said.contains("ended by itself") && !said.contains("processes die as soon as"),
+        !said.contains("ended by itself") && !said.contains("processes exit right after"),
         "{said}"
     );
 }

@@ -272,9 +272,7 @@ fn a_task_that_no_handler_may_run_goes_back_and_says_why() {
     let why = "no handler fits: 'small' does not provide gpu";
     let explained = world.raddle(["task", "explain", &tid]).ok();
     assert!(
-        explained
-            .text()
-            .contains(&format!("was given back ({why})")),
+        explained.text().contains(&format!("was released ({why})")),
         "{}",
         explained.text()
     );

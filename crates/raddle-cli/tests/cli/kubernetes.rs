@@ -437,8 +437,8 @@ fn how_a_pod_ended_is_told_and_its_task_run_again() {
     site.configure("");
     let spawner = site.spawner();
     for (number, (reason, words)) in [
-        ("OOMKilled", "was ended for want of memory"),
-        ("Evicted", "was put out by the machine that it was on"),
+        ("OOMKilled", "ran out of memory"),
+        ("Evicted", "was evicted from its node"),
     ]
     .into_iter()
     .enumerate()
@@ -640,7 +640,7 @@ fn what_pods_cannot_have_is_refused_before_anything_is_started() {
     let world = World::new();
     let kubernetes = "[spawner.kubernetes]\nserver = 'http://127.0.0.1:9'\n";
     for (queue, lines, flags, words) in [
-        ("sqlite:x.db", kubernetes, "", "pods are not"),
+        ("sqlite:x.db", kubernetes, "", "pods cannot reach it"),
         ("redis://broker", "", "", "kubectl proxy"),
         (
             "redis://broker",
@@ -664,13 +664,13 @@ fn what_pods_cannot_have_is_refused_before_anything_is_started() {
             "redis://broker",
             kubernetes,
             "--serve=x.sock",
-            "--serve is not for pods",
+            "--serve cannot be used with pods",
         ),
         (
             "redis://broker",
             kubernetes,
             "--handlers=.",
-            "--handlers is not for pods",
+            "--handlers cannot be used with pods",
         ),
         (
             "redis://broker",

@@ -740,7 +740,7 @@ fn a_manager_without_a_prime_stands_by_itself() {
     let unix = world
         .raddle(spawn)
         .ok()
-        .says("no prime is alive")
+        .says("no root manager is alive")
         .text()
         .trim()
         .to_owned();
@@ -771,5 +771,5 @@ fn a_manager_without_a_prime_stands_by_itself() {
             "tasks.toml",
         ])
         .code(2)
-        .says("is not spawned");
+        .says("cannot be spawned");
 }

@@ -261,7 +261,7 @@ fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
         ("raddle_task_run_seconds_count", 10.0),
         ("raddle_task_wait_seconds_count", 10.0),
         ("raddle_tasks_in_hand", 0.0),
-        ("raddle_spawner_braking", 0.0),
+        ("raddle_spawner_backing_off", 0.0),
     ] {
         metrics.shows(series, count);
     }

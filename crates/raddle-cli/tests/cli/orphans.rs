@@ -36,7 +36,7 @@ fn tasks_of_a_worker_that_is_gone_go_back_and_no_others() {
     let ran = world
         .raddle(["requeue-orphans"])
         .ok()
-        .says("no task belongs to a worker that is gone");
+        .says("no task belongs to a dead worker");
     assert_eq!(ran.text(), "");
     assert_eq!(
         world.raddle(["requeue-orphans", "--json"]).ok().text(),
@@ -157,5 +157,5 @@ fn where_there_is_nothing_nothing_is_made() {
     world
         .raddle(["requeue-orphans", "--queue-url", "mem://"])
         .code(2)
-        .says("gone with it");
+        .says("exists only in one process");
 }

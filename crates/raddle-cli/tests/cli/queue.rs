@@ -312,7 +312,7 @@ fn a_broadcast_reaches_all_that_hold_something() {
     world
         .raddle(["queue", "broadcast", "nobody*", "hello"])
         .ok()
-        .says("no queue");
+        .says("no matching queue");
     let tid = world.submit(&["--", "true"]);
     world
         .raddle(["queue", "broadcast", "T*.ctrl_in", "STOP"])
@@ -405,7 +405,7 @@ fn the_queues_of_a_task_are_named_by_its_short_id() {
     world
         .raddle(["queue", "write", "T0000000001.ctrl_in", "STOP"])
         .code(2)
-        .says("no task ends in 0000000001");
+        .says("no task has an id that ends in 0000000001");
     world
         .raddle(["queue", "write", "T123.ctrl_in", "STOP"])
         .code(2)

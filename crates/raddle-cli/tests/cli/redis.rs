@@ -226,7 +226,7 @@ echo "code $code"
 grep -c 'WRONG broker, database: .*stores nothing on disk.*CONFIG SET appendonly yes' words
 code=0; QUEUE_URL="$QUEUE_URL&volatile=yes" raddle doctor >words || code=$?
 echo "code $code"
-grep -c 'all tasks are gone with the server' words
+grep -c 'all tasks are lost with the server' words
 grep -A1 'WRONG broker, persistence' words | grep -c 'to mend it: run .redis-cli CONFIG SET appendonly yes'
 "#,
     );

@@ -200,7 +200,7 @@ fn ids_may_be_short() {
     world
         .raddle(["tid", &format!("{other:010}")])
         .code(2)
-        .says("no task ends in");
+        .says("no task has an id that ends in");
 }
 
 #[test]

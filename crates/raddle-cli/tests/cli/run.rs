@@ -366,7 +366,7 @@ fn a_task_that_wants_back_into_its_queue_is_left_there() {
     ]);
     until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
-    let ran = started.finish().code(130).says("back into its queue");
+    let ran = started.finish().code(130).says("to its queue");
     assert_eq!(ran.text(), "begun\n");
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
     assert_eq!(
@@ -511,7 +511,7 @@ fn a_run_says_that_it_waits_for_the_end_of_its_input() {
     until("it says so", || {
         started
             .stderr()
-            .contains("waiting for standard input to end")
+            .contains("waiting for the end of standard input")
     });
     world.file("go", "");
     assert_eq!(started.finish().ok().text(), "hi\n");
@@ -751,7 +751,7 @@ fn a_task_does_not_follow_itself() {
         .ok();
     assert_eq!(outer.lines(), ["2", "2", "2", "2", "0"]);
     assert_eq!(
-        outer.stderr.matches("would wait for its own end").count(),
+        outer.stderr.matches("would wait for itself").count(),
         4,
         "{}",
         outer.stderr
@@ -772,7 +772,7 @@ fn a_task_does_not_follow_itself() {
         ])
         .code(2);
     assert_eq!(
-        outer.stderr.matches("would wait for its own end").count(),
+        outer.stderr.matches("would wait for itself").count(),
         1,
         "{}",
         outer.stderr

@@ -79,7 +79,7 @@ fn schedules_are_added_listed_paused_and_removed() {
     let added = world.raddle([&add[..], &cmd].concat()).ok();
     let added = added
         .says("schedule 'backup' added, due next at ")
-        .says("nobody is there to fire schedules");
+        .says("no live process fires schedules");
     assert_eq!(added.text(), "");
     world
         .raddle([&add[..], &cmd].concat())
@@ -415,7 +415,7 @@ fn a_manager_fires_as_well_and_nobody_says_otherwise() {
         .raddle(["schedule", "add", "beat", "--every", "200ms", "--", "true"])
         .ok();
     assert!(
-        !added.stderr.contains("nobody is there"),
+        !added.stderr.contains("no live process"),
         "{}",
         added.stderr
     );

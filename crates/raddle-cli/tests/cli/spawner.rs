@@ -850,7 +850,7 @@ fn what_it_is_told_is_checked() {
     }
     run(&["--config", "absent.toml"]).says("absent.toml: No such file");
     run(&["--warm-pool", "9", "--max-workers", "2"]).says("spawner.warm_pool");
-    run(&["--queue-url", "mem://"]).says("lives in one process");
+    run(&["--queue-url", "mem://"]).says("exists only in one process");
     let unreachable = "redis://127.0.0.1:1/0?give_up_after=0.2s";
     world
         .raddle(["spawner", "run", "--queue-url", unreachable])
@@ -896,7 +896,7 @@ fn file_flags_and_environment_say_what_to_keep() {
         .to_owned();
     at(&["wait", &tid]).ok();
     assert!(
-        spawner.stderr().contains("worker_image is not used"),
+        spawner.stderr().contains("worker_image is ignored"),
         "{}",
         spawner.stderr()
     );

@@ -102,7 +102,7 @@ fn a_key_is_unique_while_its_task_is_unfinished() {
     let again = world
         .raddle(["submit", "--unique-key", "k", "--", "echo", "2"])
         .ok()
-        .says("has this key already");
+        .says("already has this key");
     assert_eq!(again.text().trim(), first);
     let ran = world
         .raddle(["run", "--unique-key", "k", "--", "echo", "3"])
@@ -121,7 +121,7 @@ fn a_task_that_has_the_key_is_followed_as_its_own_spec_says() {
         run.stderr().contains(" waits: ")
     });
     world.worker(&["--caps", "gpu"]);
-    assert_eq!(run.finish().ok().says("following that one").text(), "1\n");
+    assert_eq!(run.finish().ok().says("following that task").text(), "1\n");
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn all_are_submitted_whether_their_ids_are_read_or_not() {
     let full = world
         .bash("raddle submit --array 1-3500 -- true > /dev/full")
         .code(125);
-    full.says("the first 1000 tasks were submitted, and none after them");
+    full.says("only the first 1000 tasks were submitted");
     assert_eq!(
         world.raddle(["status", "--json"]).ok().json()["tasks"]["created"],
         4500

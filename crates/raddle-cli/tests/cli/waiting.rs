@@ -68,7 +68,7 @@ fn a_wait_for_a_paused_task_says_how_to_resume_it() {
     let tid = world.submit(&["--", "true"]);
     world.raddle(["task", "pause", &tid]).ok();
     let started = world.start(["wait", &tid]);
-    let hint = format!("is created and paused; let it go on with 'raddle task resume {tid}'");
+    let hint = format!("is created and paused; resume it with 'raddle task resume {tid}'");
     until("it says so", || started.stderr().contains(&hint));
     world.raddle(["task", "kill", &tid]).ok();
     started.finish().code(1);

@@ -49,7 +49,7 @@ fn a_worker_in_the_background_has_an_id_a_title_and_a_log() {
     let ran = world.raddle(["worker", "stop", tid]).ok();
     assert_eq!(ran.text(), format!("{tid} completed\n"));
     until("it has said why it left", || {
-        fs::read_to_string(log).unwrap().contains("told to stop")
+        fs::read_to_string(log).unwrap().contains("it was stopped")
     });
     world.raddle(["worker", "stop", tid]).ok();
 }
@@ -164,7 +164,7 @@ fn a_one_shot_worker_takes_one_task_and_leaves() {
     world
         .raddle(flag)
         .ok()
-        .says("ran 1 task and left: its task is over");
+        .says("ran 1 task and exited: its task has ended");
     assert_eq!(world.task(tids[0])["state"], "completed");
     assert_eq!(world.task(tids[1])["state"], "created");
     // A task that fails is no failure of its worker.
@@ -180,11 +180,11 @@ fn a_one_shot_worker_takes_one_task_and_leaves() {
     world
         .raddle(flag.into_iter().chain(["--idle-exit", "0.1"]))
         .ok()
-        .says("ran 0 tasks and left: nothing");
+        .says("ran 0 tasks and exited: it was idle");
     world
         .raddle(flag.into_iter().chain(["--max-uptime", "0.1"]))
         .ok()
-        .says("ran 0 tasks and left: it was old");
+        .says("ran 0 tasks and exited: it has reached its maximum uptime");
     world
         .raddle(flag.into_iter().chain(["--concurrency", "2"]))
         .code(2)
@@ -224,7 +224,10 @@ fn an_old_or_terminated_worker_finishes_its_task() {
     until("it is old", || title("draining"));
     let next = world.submit(&["--", "sh", "-c", script]);
     world.file("go", "");
-    worker.finish().ok().says("ran 1 task and left: it was old");
+    worker
+        .finish()
+        .ok()
+        .says("ran 1 task and exited: it has reached its maximum uptime");
     assert_eq!(
         (&world.task(&old)["state"], &world.task(&next)["state"]),
         (&"completed".into(), &"created".into())

@@ -1,19 +1,20 @@
-//! Schedules: who fires them, and what people do to them.
+//! Schedules: storing, pausing, removing and running them.
 //!
-//! Which due times there are, and what is made of them, is said in [`raddle_model::schedule`]. [`RunningScheduler`] waits for the broker's agenda, takes what is due,
-//! and ends tasks that have expired. Any number may do so at once: each due time is fired by who changes the schedule first. Residents, spawners, managers
-//! and schedulers have one; where none of them lives nothing is fired, and what was due meanwhile is missed.
+//! [`raddle_model::schedule`] computes due times and tasks. Any number of schedulers
+//! (`raddle_worker::scheduler`) may run: the one that changes a schedule first fires its due time.
+//! Residents, spawners, managers and schedulers run one. While none of them is alive, nothing is
+//! fired, and due times are missed.
 
 mod store;
 mod zone;
 
 pub use store::{Error, PutOutcome, pause, put, remove, resume, run_now};
-pub use store::{put_of, remove_of};
+pub use store::{put_owned, remove_owned};
 pub use zone::zone;
 
 use raddle_model::worker::{WorkerInfo, kind};
 
-/// Whether a worker like this fires schedules.
+/// Whether a worker of this kind fires schedules.
 pub fn fires(worker: &WorkerInfo) -> bool {
     [kind::RESIDENT, kind::SCHEDULER, kind::SPAWNER, kind::GROUP].contains(&worker.kind.as_str())
         || worker.is_manager()
@@ -26,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn managers_fire_and_who_is_there_for_one_task_does_not() {
+    fn managers_fire_schedules_and_workers_for_one_task_do_not() {
         for kind in kind::ALL {
             let is_one = !matches!(kind, kind::ONE_SHOT | kind::INLINE | kind::POOL);
             assert_eq!(fires(&WorkerInfo::new("w", kind)), is_one, "{kind}");

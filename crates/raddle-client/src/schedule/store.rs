@@ -1,4 +1,4 @@
-//! What people do to schedules. Each is a look and a change from what was seen; where somebody else was faster, it is done again.
+//! Changes of schedules: read, decide, compare and swap. A change that lost a race is retried.
 
 use jiff::{Timestamp, tz::TimeZone};
 use raddle_broker::{
@@ -8,72 +8,73 @@ use raddle_model::{Schedule, schedule::ScheduleEntry, spec::InvalidSpec};
 
 use super::zone::zone;
 
-/// Why nothing was done to a schedule.
+/// Why a schedule was not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The broker could not be asked.
+    /// The broker failed.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
-    /// There is none of this name.
+    /// No schedule has this name.
     #[error("there is no schedule '{0}': see 'raddle schedule list'")]
     Absent(String),
-    /// There is another of this name.
+    /// Another schedule has this name.
     #[error(
         "there is another schedule '{0}': replace it with --replace, or give this one another name"
     )]
     Exists(String),
-    /// It belongs to somebody else.
+    /// A schedule of this name was not made by the manager.
     #[error(
         "there is a schedule '{0}' that was written by hand: remove it with 'raddle schedule remove {0}', or give one of the two another name"
     )]
-    ByHand(String),
-    /// It is none that could be fired.
+    NotOwned(String),
+    /// The schedule is invalid.
     #[error("the schedule cannot be used, {0}")]
     Invalid(#[from] InvalidSpec),
-    /// Others change it all the time.
-    #[error("schedule '{0}' does not hold still: try again")]
-    Restless(String),
+    /// It changed between read and write each time.
+    #[error("schedule '{0}' changes too often: try again")]
+    Contended(String),
 }
 
-/// What became of a schedule that was put.
+/// What storing a schedule changed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PutOutcome {
     /// It is new.
     Added(ScheduleEntry),
-    /// It was there, and said something else.
+    /// It replaced a different schedule.
     Replaced(ScheduleEntry),
-    /// It was there, and said the same.
+    /// The same schedule was stored before.
     Unchanged(ScheduleEntry),
 }
 
-/// How often a change is tried. Only due times that come many times a second would need so many.
-const TRIES: usize = 100;
+/// Most retries of a change. Only a schedule with many due times a second needs so many.
+const MAX_TRIES: usize = 100;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Adds a schedule, or puts it in the place of another of its name if it `replaces` that. One that says the same is left as it is.
+/// Stores a schedule. With `replaces`, it replaces another schedule of its name. The same schedule
+/// is left as it is.
 ///
-/// From then on it is a person's, and no manager of groups touches it.
+/// The schedule then has no owner, so managers of groups do not change it.
 pub async fn put(broker: &dyn Broker, schedule: Schedule, replaces: bool) -> Result<PutOutcome> {
-    place(broker, schedule, None, replaces).await
+    store(broker, schedule, None, replaces).await
 }
 
-/// Adds a schedule that a manager of this name has in its file, or changes it to what that says now. One that was written by hand is left alone.
-pub async fn put_of(broker: &dyn Broker, schedule: Schedule, owner: &str) -> Result<PutOutcome> {
-    place(broker, schedule, Some(owner.to_owned()), true).await
+/// Stores a schedule of a manager's file. A schedule of this name without owner is left as it is.
+pub async fn put_owned(broker: &dyn Broker, schedule: Schedule, owner: &str) -> Result<PutOutcome> {
+    store(broker, schedule, Some(owner.to_owned()), true).await
 }
 
-async fn place(
+async fn store(
     broker: &dyn Broker,
     schedule: Schedule,
     owner: Option<String>,
     replaces: bool,
 ) -> Result<PutOutcome> {
     schedule.validate()?;
-    let zone = zone_of(&schedule)?;
-    for _ in 0..TRIES {
-        let now = clock(broker).await?;
+    let zone = resolve_zone(&schedule)?;
+    for _ in 0..MAX_TRIES {
+        let now = broker_time(broker).await?;
         let found = broker.schedule(&schedule.name).await?;
         let (seen, put) = match found {
             None => (
@@ -84,10 +85,10 @@ async fn place(
                 }),
             ),
             Some(view) if owner.is_some() && view.entry.owner.is_none() => {
-                return Err(Error::ByHand(schedule.name));
+                return Err(Error::NotOwned(schedule.name));
             }
             Some(view) => match view.entry.rewritten(schedule.clone(), &zone, now) {
-                // Who says by hand what a file says has nothing to say.
+                // Storing by hand what a file already stores changes nothing.
                 None if owner.is_none() || view.entry.owner == owner => {
                     return Ok(PutOutcome::Unchanged(view.entry));
                 }
@@ -115,46 +116,47 @@ async fn place(
             return Ok(put);
         }
     }
-    Err(Error::Restless(schedule.name))
+    Err(Error::Contended(schedule.name))
 }
 
-/// Pauses a schedule. Returns whether it was not paused before.
+/// Pauses a schedule. Returns whether that changed anything.
 pub async fn pause(broker: &dyn Broker, name: &str) -> Result<bool> {
-    alter(broker, name, |view, _| Ok(view.entry.paused().map(Some))).await
+    update(broker, name, |view, _| Ok(view.entry.paused().map(Some))).await
 }
 
-/// Lets a paused schedule go on. Returns whether it was paused before. What was due meanwhile is left out.
+/// Resumes a schedule. Returns whether that changed anything. Due times in the pause are skipped.
 pub async fn resume(broker: &dyn Broker, name: &str) -> Result<bool> {
-    alter(broker, name, |view, now| {
+    update(broker, name, |view, now| {
         Ok(view
             .entry
-            .resumed(&zone_of(&view.entry.schedule)?, now)
+            .resumed(&resolve_zone(&view.entry.schedule)?, now)
             .map(Some))
     })
     .await
 }
 
-/// Removes a schedule. Tasks that were submitted for it stay.
+/// Removes a schedule. Tasks that it has submitted stay.
 pub async fn remove(broker: &dyn Broker, name: &str) -> Result<()> {
-    alter(broker, name, |_, _| Ok(Some(None))).await.map(drop)
+    update(broker, name, |_, _| Ok(Some(None))).await.map(drop)
 }
 
-/// Removes a schedule that is in no file any more, unless it has another owner by now. Returns whether it did.
-pub async fn remove_of(broker: &dyn Broker, name: &str, owner: &str) -> Result<bool> {
-    let is_its = |view: &ScheduleView| view.entry.owner.as_deref() == Some(owner);
-    match alter(broker, name, |view, _| Ok(is_its(view).then_some(None))).await {
+/// Removes a schedule that is no longer in a manager's file, if the manager still owns it. Returns
+/// whether it was removed.
+pub async fn remove_owned(broker: &dyn Broker, name: &str, owner: &str) -> Result<bool> {
+    let is_owned = |view: &ScheduleView| view.entry.owner.as_deref() == Some(owner);
+    match update(broker, name, |view, _| Ok(is_owned(view).then_some(None))).await {
         Err(Error::Absent(_)) => Ok(false),
         removed => removed,
     }
 }
 
-/// Submits the task of a schedule now, whether it is paused or not. Its due times are as they were.
+/// Submits the task of a schedule now, even if it is paused. Its due times do not change.
 pub async fn run_now(broker: &dyn Broker, name: &str) -> Result<Submitted> {
     let view = broker
         .schedule(name)
         .await?
         .ok_or_else(|| Error::Absent(name.into()))?;
-    let mut task = view.entry.schedule.task_for(clock(broker).await?);
+    let mut task = view.entry.schedule.task_for(broker_time(broker).await?);
     task.run_at = None;
     let submitted = broker.submit(vec![NewTask::new(task)]).await?;
     submitted
@@ -163,18 +165,19 @@ pub async fn run_now(broker: &dyn Broker, name: &str) -> Result<Submitted> {
         .ok_or(Error::Broker(raddle_broker::Error::Closed))
 }
 
-/// Changes a schedule as `decide` says, from what it is and the time: to another entry, or to none. Returns whether something was changed.
-async fn alter(
+/// Changes a schedule to what `decide` returns for its entry and the current time: another entry,
+/// or none to remove it. Returns whether it was changed.
+async fn update(
     broker: &dyn Broker,
     name: &str,
     decide: impl Fn(&ScheduleView, Timestamp) -> Result<Option<Option<ScheduleEntry>>>,
 ) -> Result<bool> {
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let view = broker
             .schedule(name)
             .await?
             .ok_or_else(|| Error::Absent(name.into()))?;
-        let Some(entry) = decide(&view, clock(broker).await?)? else {
+        let Some(entry) = decide(&view, broker_time(broker).await?)? else {
             return Ok(false);
         };
         let seen = Some(view.version);
@@ -189,15 +192,15 @@ async fn alter(
             return Ok(true);
         }
     }
-    Err(Error::Restless(name.into()))
+    Err(Error::Contended(name.into()))
 }
 
-/// What the broker's clock shows.
-async fn clock(broker: &dyn Broker) -> Result<Timestamp> {
+/// The time on the broker's clock.
+async fn broker_time(broker: &dyn Broker) -> Result<Timestamp> {
     Ok(broker.due_items(std::time::Duration::ZERO).await?.now)
 }
 
-fn zone_of(schedule: &Schedule) -> Result<TimeZone> {
+fn resolve_zone(schedule: &Schedule) -> Result<TimeZone> {
     let unknown = || InvalidSpec {
         path: "timezone".into(),
         reason: format!("'{}' is not known to this version", schedule.zone()),
@@ -206,7 +209,7 @@ fn zone_of(schedule: &Schedule) -> Result<TimeZone> {
 }
 
 impl PutOutcome {
-    /// The entry from now on.
+    /// The stored entry.
     pub fn entry(&self) -> &ScheduleEntry {
         match self {
             Self::Added(entry) | Self::Replaced(entry) | Self::Unchanged(entry) => entry,

@@ -1,18 +1,18 @@
-//! The rules of time zones: those of this machine, which are kept up to date, or else those that this program was built with.
+//! Time zones: the rules of this machine, which are kept up to date, or else the built-in ones.
 
 use std::{fs::File, io::Read, path::Path};
 
 use jiff::tz::TimeZone;
 use raddle_model::schedule::known_zone;
 
-/// Where Linux has them.
+/// Where Linux stores time zones.
 const DIRECTORY: &str = "/usr/share/zoneinfo";
-/// The largest has some kilobytes.
-const LARGEST: u64 = 1 << 20;
+/// More than the size of any time zone file, which has some kilobytes.
+const MAX_BYTES: u64 = 1 << 20;
 
-/// The time zone of this name. There is none under a name that is not known here.
+/// Returns the time zone of this name, if it is known.
 pub fn zone(name: &str) -> Option<TimeZone> {
-    // Only a name that is one is looked for among files.
+    // Only known names become paths.
     let built_in = known_zone(name)?;
     let canonical = built_in
         .iana_name()
@@ -20,16 +20,16 @@ pub fn zone(name: &str) -> Option<TimeZone> {
         .map(str::to_owned);
     Some(
         canonical
-            .and_then(|name| of_machine(&name))
+            .and_then(|name| read_from_machine(&name))
             .unwrap_or(built_in),
     )
 }
 
-fn of_machine(name: &str) -> Option<TimeZone> {
+fn read_from_machine(name: &str) -> Option<TimeZone> {
     let mut bytes = Vec::new();
     File::open(Path::new(DIRECTORY).join(name))
         .ok()?
-        .take(LARGEST)
+        .take(MAX_BYTES)
         .read_to_end(&mut bytes)
         .ok()?;
     TimeZone::tzif(name, &bytes).ok()
@@ -40,11 +40,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_zone_is_found_with_and_without_a_file() {
+    fn finds_a_zone_with_and_without_a_file() {
         for name in ["Europe/Berlin", "europe/berlin", "UTC", "America/New_York"] {
             assert!(zone(name).is_some(), "{name}");
         }
-        assert_eq!(of_machine("Europe/Atlantis").map(drop), None);
+        assert_eq!(read_from_machine("Europe/Atlantis").map(drop), None);
         for name in [
             "Europe/Atlantis",
             "../../../etc/passwd",

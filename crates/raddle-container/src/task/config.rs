@@ -1,4 +1,4 @@
-//! The container that is asked for. Pure.
+//! The configuration of the container for an attempt. Pure.
 
 use std::{
     collections::HashMap,
@@ -13,50 +13,51 @@ use raddle_model::{Limits, Tid};
 use raddle_runner::container::INIT;
 
 use super::{ContainerParams, process_identity};
-use crate::{BindMount, ContainerLimits, hardened};
+use crate::{BindMount, ContainerLimits, hardened_host_config};
 
 pub(super) const TASK: &str = "raddle.task";
 pub(super) const ATTEMPT: &str = "raddle.attempt";
-/// The leash it belongs to.
-pub(super) const LEASHED: &str = "raddle.leash";
-/// Nobody, on this machine and in most images.
+/// Label: the container supervisor that the container belongs to.
+pub(super) const SUPERVISOR_LABEL: &str = "raddle.supervisor";
+/// An unprivileged user, unknown on this machine and in most images.
 const USER: &str = "65532:65532";
-/// Where a container sees this program.
+/// Path of this program in the container.
 const PROGRAM: &str = "/.raddle";
-/// Where a container sees the libraries of this program, so that it runs in an image with another C library, or with none.
+/// Path of this program's shared libraries in the container. With them it runs in an image with
+/// another C library, or none.
 const LIBRARIES: &str = "/.raddle-lib";
 const DIRECTORY: &str = "/tmp";
 
-/// As in a sandbox, where the task does not say.
+/// Defaults, as in a sandbox.
 const MEMORY_MB: u64 = 1024;
 const PROCS: u64 = 256;
 const TMP_MB: u64 = 256;
 const TMP_FILES: u64 = 65_536;
-/// What process 1 is.
+/// Processes of ours: process 1.
 const OURS: u64 = 1;
-/// All cores, as the engine counts processors.
+/// No CPU limit.
 const ALL_CPUS: f64 = 0.0;
 const MIB: i64 = 1 << 20;
 const HOST_NETWORK: &str = "host";
 
-/// The name of its container: of one attempt there is one.
-pub(super) fn name(tid: Tid, attempt: u32) -> String {
+/// The name of the container of an attempt.
+pub(super) fn container_name(tid: Tid, attempt: u32) -> String {
     format!("raddle-{tid}-{attempt}")
 }
 
-/// A container for this attempt, whose process 1 is `program` with its `libraries`. `volumes` are the directories that its image would have on the
-/// engine's disk.
-pub(super) fn body(
-    charge: &ContainerParams,
+/// The container for an attempt. Process 1 is `program` with its `libraries`. `volumes` are the
+/// volumes of the image, which become tmpfs mounts.
+pub(super) fn create_body(
+    params: &ContainerParams,
     program: &Path,
     libraries: &[PathBuf],
-    leash: &process_identity::ProcessIdentity,
+    supervisor: &process_identity::ProcessIdentity,
     volumes: &[String],
 ) -> ContainerCreateBody {
     let labels = [
-        (TASK, charge.request.tid.to_string()),
-        (ATTEMPT, charge.request.attempt.to_string()),
-        (LEASHED, leash.to_string()),
+        (TASK, params.request.tid.to_string()),
+        (ATTEMPT, params.request.attempt.to_string()),
+        (SUPERVISOR_LABEL, supervisor.to_string()),
     ];
     ContainerCreateBody {
         user: Some(USER.into()),
@@ -64,9 +65,10 @@ pub(super) fn body(
         attach_stdout: Some(true),
         attach_stderr: Some(true),
         open_stdin: Some(true),
-        // It ends with whoever is attached: that is what the leash is.
+        // The container ends when its supervisor detaches.
         stdin_once: Some(true),
-        // What else the image has in its environment is the image's own. That of the task is not for everybody to read.
+        // `docker inspect` shows these variables to everyone. Those of the task go to process 1 as
+        // a message.
         env: Some(vec![
             format!("HOME={DIRECTORY}"),
             format!("TMPDIR={DIRECTORY}"),
@@ -77,15 +79,16 @@ pub(super) fn body(
             test: Some(vec!["NONE".into()]),
             ..HealthConfig::default()
         }),
-        image: Some(charge.image.clone()),
+        image: Some(params.image.clone()),
         working_dir: Some(DIRECTORY.into()),
         labels: Some(labels.map(|(key, value)| (key.to_owned(), value)).into()),
-        host_config: Some(host(charge, program, libraries, volumes)),
+        host_config: Some(host_config(params, program, libraries, volumes)),
         ..ContainerCreateBody::default()
     }
 }
 
-/// Starts `program` by its own loader where it has one: the image may have another, which does not load our libraries.
+/// The command line of process 1. A dynamically linked program starts through its own loader,
+/// because the loader of the image may not load our libraries.
 fn entrypoint(libraries: &[PathBuf]) -> Vec<String> {
     let loader = libraries.iter().find_map(|path| {
         path.file_name()?
@@ -104,8 +107,8 @@ fn entrypoint(libraries: &[PathBuf]) -> Vec<String> {
     words
 }
 
-fn host(
-    charge: &ContainerParams,
+fn host_config(
+    params: &ContainerParams,
     program: &Path,
     libraries: &[PathBuf],
     volumes: &[String],
@@ -115,15 +118,15 @@ fn host(
         cpu_percent,
         max_procs,
         ..
-    } = charge.request.limits;
+    } = params.request.limits;
     let procs = max_procs.unwrap_or(PROCS).saturating_add(OURS);
-    let allowance = ContainerLimits {
+    let limits = ContainerLimits {
         memory_mb: memory_mb.unwrap_or(MEMORY_MB),
         cpus: cpu_percent.map_or(ALL_CPUS, |percent| f64::from(percent) / 100.0),
         pids: procs.try_into().unwrap_or(u32::MAX),
         tmp_mb: TMP_MB,
         gpus: None,
-        networks: charge
+        networks: params
             .is_in_host_network
             .then(|| HOST_NETWORK.to_owned())
             .into_iter()
@@ -141,14 +144,14 @@ fn host(
             to,
         })
     }));
-    let mut host = hardened(&allowance, &mounts, None);
-    // Programs that it makes there can be run.
+    let mut host = hardened_host_config(&limits, &mounts, None);
+    // `/tmp` is not `noexec`, so that tasks can run programs that they build.
     let tmp = format!("rw,exec,nosuid,nodev,size={TMP_MB}m,nr_inodes={TMP_FILES},mode=1777");
     host.tmpfs = Some(HashMap::from([(DIRECTORY.into(), tmp)]));
     host.mounts
         .get_or_insert_default()
         .extend(volumes.iter().map(|path| in_memory(path)));
-    // All that is said is heard by the leash, and by nobody else.
+    // Only the supervisor reads the output.
     host.log_config = Some(HostConfigLogConfig {
         typ: Some("none".into()),
         config: None,
@@ -156,7 +159,7 @@ fn host(
     host
 }
 
-/// A directory that an image wants on the disk, where it would be bounded by nothing.
+/// A tmpfs mount for a volume of the image: on the engine's disk it would have no size limit.
 fn in_memory(path: &str) -> EngineMount {
     EngineMount {
         target: Some(path.to_owned()),
@@ -174,17 +177,17 @@ fn in_memory(path: &str) -> EngineMount {
 mod tests {
     use raddle_runner::ExecRequest;
 
-    use super::{super::params::tests::charge, *};
+    use super::{super::params::tests::params, *};
 
-    fn made(charge: &ContainerParams, volumes: &[&str]) -> (ContainerCreateBody, HostConfig) {
+    fn made(params: &ContainerParams, volumes: &[&str]) -> (ContainerCreateBody, HostConfig) {
         let volumes: Vec<String> = volumes.iter().map(ToString::to_string).collect();
-        let mark = "boot/space 1 2".parse().unwrap();
+        let identity = "boot/space 1 2".parse().unwrap();
         let libraries = ["/usr/lib/ld-linux.so.2", "/usr/lib/libc.so.6"].map(PathBuf::from);
-        let mut body = body(
-            charge,
+        let mut body = create_body(
+            params,
             Path::new("/bin/raddle"),
             &libraries,
-            &mark,
+            &identity,
             &volumes,
         );
         let host = body.host_config.take().unwrap();
@@ -193,7 +196,7 @@ mod tests {
 
     #[test]
     fn nothing_is_allowed_that_the_task_does_not_ask_for() {
-        let (body, host) = made(&charge(), &[]);
+        let (body, host) = made(&params(), &[]);
         assert_eq!(
             (body.user.as_deref(), body.stdin_once),
             (Some("65532:65532"), Some(true))
@@ -250,10 +253,10 @@ mod tests {
             &ContainerParams {
                 request: ExecRequest {
                     limits,
-                    ..charge().request
+                    ..params().request
                 },
                 is_in_host_network: true,
-                ..charge()
+                ..params()
             },
             &["/data"],
         );
@@ -270,7 +273,7 @@ mod tests {
         );
         assert!(!format!("{body:?}{host:?}").contains("hidden"));
         assert_eq!(
-            name(charge().request.tid, 2),
+            container_name(params().request.tid, 2),
             "raddle-1794800817069096960-2"
         );
     }

@@ -1,22 +1,24 @@
-//! Tasks in containers of their own: isolation `docker`.
+//! Tasks in containers: isolation `docker`.
 //!
 //! ```text
-//! worker ──► runner ──► leash ──► engine ──► container: init ──► command
-//!                         └────── standard input, held open ─────┘
+//! worker ──► runner ──► supervisor ──► engine ──► container: init ──► command
+//!                           └────── standard input, held open ─────────┘
 //! ```
 //!
-//! To the runner the *leash* is the attempt: it is stopped, timed, paused and killed like any command, and what it writes is the task's
-//! output. It is this program again, makes the container, and holds the standard input of process 1 in there (`raddle_runner::contained`), which
-//! ends when the leash does. So a container lives no longer than its attempt, whoever was killed.
+//! The *container supervisor* is this program, started by the runner. To the runner it is the
+//! attempt: the runner stops, times out, pauses and kills it like any command, and its output is
+//! the task's. It creates the container and holds the stdin of process 1 in it
+//! (`raddle_runner::container`), which exits when the supervisor does. So no container outlives its
+//! attempt, whatever was killed.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `charge.rs` | what a leash is told on its standard input |
-//! | `verdict.rs` | what it answers, and what its silence means. Pure |
-//! | `body.rs` | the container that is asked for. Pure |
-//! | `leash.rs`, `talk.rs` | the leash: making a container and removing it; talking to its process 1 |
-//! | `program.rs` | this program, as containers can see it |
-//! | `mark.rs`, `sweep.rs` | which leash a container belongs to; removing those whose leash was killed before it could start them |
+//! | `params.rs` | the input of a supervisor |
+//! | `result.rs` | the output of a supervisor, and what a missing output means. Pure |
+//! | `config.rs` | the container's configuration. Pure |
+//! | `supervisor.rs`, `protocol.rs` | creating and removing the container; messages to and from process 1 |
+//! | `program.rs` | the file of this program that containers mount |
+//! | `process_identity.rs`, `cleanup.rs` | which supervisor a container belongs to; removing orphaned containers |
 
 #[cfg(feature = "docker")]
 mod cleanup;
@@ -24,23 +26,24 @@ mod cleanup;
 mod config;
 mod params;
 #[cfg(feature = "docker")]
-mod parent_link;
-#[cfg(feature = "docker")]
 mod process_identity;
 #[cfg(feature = "docker")]
 mod program;
 #[cfg(feature = "docker")]
 mod protocol;
 mod result;
+#[cfg(feature = "docker")]
+mod supervisor;
 
 #[cfg(feature = "docker")]
-pub use cleanup::look_around;
+pub use cleanup::prepare_engine;
 #[cfg(feature = "docker")]
-pub use cleanup::{end, sweep};
+pub use cleanup::{end_container, remove_orphans_later};
 pub use params::ContainerParams;
+pub use result::apply_container_result;
 #[cfg(feature = "docker")]
-pub use parent_link::main as leash_main;
-pub use result::judge;
+pub use supervisor::main as container_supervisor_main;
 
-/// The first argument of a leash. A program whose workers have a task image calls `leash_main` when it is started with it.
-pub const LEASH: &str = "__leash";
+/// The first argument of a container supervisor. A program whose workers have a task image calls
+/// `container_supervisor_main` when it is started with this argument.
+pub const SUPERVISOR_ARGUMENT: &str = "__container";

@@ -1,17 +1,17 @@
-//! What a leash is told on its standard input: what to run and how, in one frame. Not as arguments or environment, where others could read it and the
-//! system would bound it.
+//! `ContainerParams`: the input of a container supervisor, one frame on stdin. Arguments and
+//! environment would be readable by others and limited in size.
 
 use raddle_runner::ExecRequest;
 use serde::{Deserialize, Serialize};
 
-/// One attempt to be run in a container.
+/// An attempt to run in a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerParams {
-    /// The attempt, with the standard input of its command.
+    /// The attempt, with the stdin of its command.
     pub request: ExecRequest,
-    /// What the container is made from: the worker's choice, never the task's.
+    /// The image. The worker chooses it, never the task.
     pub image: String,
-    /// Whether it is in the network of its host, or in none.
+    /// Whether it uses the host's network. Otherwise it has none.
     pub is_in_host_network: bool,
 }
 
@@ -19,7 +19,7 @@ pub struct ContainerParams {
 pub(super) mod tests {
     use super::*;
 
-    pub(crate) fn charge() -> ContainerParams {
+    pub(crate) fn params() -> ContainerParams {
         let request = ExecRequest::command("1794800817069096960".parse().unwrap(), "sh", ["sh"]);
         let request = ExecRequest {
             attempt: 2,

@@ -1,48 +1,50 @@
-//! Which leash a container belongs to, so that others can tell whether that is gone.
+//! `ProcessIdentity`: names the supervisor of a container, so that others can tell whether it is
+//! gone.
 
 use std::{fmt, str::FromStr};
 
-/// A process, told apart from all others that this machine has had.
+/// Identifies a process among all that this machine has ever run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessIdentity {
-    /// Where its number counts: a boot of a machine, and a namespace there ([`raddle_runner::pid_scope`]).
-    place: String,
+    /// The boot and the PID namespace that its PID belongs to ([`raddle_runner::pid_scope`]).
+    pid_scope: String,
     pid: u32,
-    /// When it began, in clock ticks since boot.
-    began: u64,
+    /// When it started, in clock ticks since boot.
+    started_at: u64,
 }
 
-/// The text is no mark.
+/// A text that is no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ParseProcessIdentityError;
 
 impl ProcessIdentity {
-    /// This process, if the system shows where it is.
-    pub(super) fn of_this_process() -> Option<Self> {
+    /// The current process, if `/proc` shows its namespace.
+    pub(super) fn current() -> Option<Self> {
         let pid = std::process::id();
         Some(Self {
-            place: raddle_runner::pid_scope()?.to_owned(),
+            pid_scope: raddle_runner::pid_scope()?.to_owned(),
             pid,
-            began: raddle_runner::process_start_time(pid)?,
+            started_at: raddle_runner::process_start_time(pid)?,
         })
     }
 
-    /// Whether the process is gone, as seen by another one that is `here`. Of those in other namespaces nothing is known.
-    pub(super) fn is_over(&self, here: &Self) -> bool {
-        self.is_over_if(here, raddle_runner::process_start_time)
+    /// Whether the process is gone, as seen from the process `here`. Processes of other namespaces
+    /// count as alive.
+    pub(super) fn is_gone(&self, here: &Self) -> bool {
+        self.is_gone_given(here, raddle_runner::process_start_time)
     }
 
-    fn is_over_if(&self, here: &Self, began: impl Fn(u32) -> Option<u64>) -> bool {
-        // No process outlives the boot that it was started in.
-        let boot = |mark: &Self| mark.place.split('/').next().map(str::to_owned);
+    fn is_gone_given(&self, here: &Self, started_at: impl Fn(u32) -> Option<u64>) -> bool {
+        // No process survives a reboot.
+        let boot = |identity: &Self| identity.pid_scope.split('/').next().map(str::to_owned);
         boot(self) != boot(here)
-            || (self.place == here.place && began(self.pid) != Some(self.began))
+            || (self.pid_scope == here.pid_scope && started_at(self.pid) != Some(self.started_at))
     }
 }
 
 impl fmt::Display for ProcessIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {}", self.place, self.pid, self.began)
+        write!(f, "{} {} {}", self.pid_scope, self.pid, self.started_at)
     }
 }
 
@@ -51,17 +53,17 @@ impl FromStr for ProcessIdentity {
 
     fn from_str(text: &str) -> Result<Self, ParseProcessIdentityError> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let [place, pid, began] = words[..] else {
+        let [pid_scope, pid, started_at] = words[..] else {
             return Err(ParseProcessIdentityError);
         };
-        let (pid, began) = (
+        let (pid, started_at) = (
             pid.parse().map_err(|_| ParseProcessIdentityError)?,
-            began.parse().map_err(|_| ParseProcessIdentityError)?,
+            started_at.parse().map_err(|_| ParseProcessIdentityError)?,
         );
         Ok(Self {
-            place: place.to_owned(),
+            pid_scope: pid_scope.to_owned(),
             pid,
-            began,
+            started_at,
         })
     }
 }
@@ -70,21 +72,21 @@ impl FromStr for ProcessIdentity {
 mod tests {
     use super::*;
 
-    fn mark(text: &str) -> ProcessIdentity {
+    fn identity(text: &str) -> ProcessIdentity {
         text.parse().unwrap()
     }
 
     #[test]
     fn a_process_is_known_again() {
-        let here = ProcessIdentity::of_this_process().unwrap();
-        assert_eq!(here, mark(&here.to_string()));
-        assert!(!here.is_over(&here));
+        let here = ProcessIdentity::current().unwrap();
+        assert_eq!(here, identity(&here.to_string()));
+        assert!(!here.is_gone(&here));
         assert!(
             ProcessIdentity {
-                began: here.began + 1,
+                started_at: here.started_at + 1,
                 ..here.clone()
             }
-            .is_over(&here),
+            .is_gone(&here),
             "another has its number"
         );
         for wrong in ["", "a/b 1", "a/b c 1", "a/b 1 2 3"] {
@@ -97,11 +99,11 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_what_cannot_be_seen() {
-        let here = mark("now/here 1 1");
+        let here = identity("now/here 1 1");
         let none = |_| None;
-        assert!(mark("now/here 7 7").is_over_if(&here, none));
-        assert!(!mark("now/here 7 7").is_over_if(&here, |_| Some(7)));
-        assert!(!mark("now/elsewhere 7 7").is_over_if(&here, none));
-        assert!(mark("before/elsewhere 7 7").is_over_if(&here, |_| Some(7)));
+        assert!(identity("now/here 7 7").is_gone_given(&here, none));
+        assert!(!identity("now/here 7 7").is_gone_given(&here, |_| Some(7)));
+        assert!(!identity("now/elsewhere 7 7").is_gone_given(&here, none));
+        assert!(identity("before/elsewhere 7 7").is_gone_given(&here, |_| Some(7)));
     }
 }

@@ -1,4 +1,5 @@
-//! This program, as containers can see it: its own file, unless that is not what runs here or cannot be run by everybody.
+//! The file of this program that containers mount: the original, unless it was replaced or others
+//! may not execute it.
 
 use std::{
     fs, io,
@@ -6,40 +7,40 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file that is this program.
+/// A file with this program.
 #[derive(Debug)]
 pub(super) enum ProgramFile {
-    /// Its own.
+    /// The original.
     Own(PathBuf),
-    /// A copy, which is removed with this. A container that has begun does not need it any more.
+    /// A copy that is removed on drop. A started container does not need it any more.
     Copy(PathBuf),
 }
 
 const SELF: &str = "/proc/self/exe";
 const PREFIX: &str = "raddle-init-";
-const FOR_ALL: u32 = 0o755;
-const BY_OTHERS: u32 = 0o001;
+const MODE: u32 = 0o755;
+const OTHERS_EXECUTE: u32 = 0o001;
 
 impl ProgramFile {
-    /// Finds it, or makes a copy among temporary files.
-    pub(super) fn find() -> io::Result<Self> {
+    /// Finds the original, or makes a copy in the temporary directory.
+    pub(super) fn locate() -> io::Result<Self> {
         let (path, own) = (fs::read_link(SELF)?, fs::metadata(SELF)?);
-        // Another may have taken its place on the disk.
+        // The file may have been replaced on disk.
         let is_it = |found: fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
-        if fs::metadata(&path).is_ok_and(is_it) && own.mode() & BY_OTHERS != 0 {
+        if fs::metadata(&path).is_ok_and(is_it) && own.mode() & OTHERS_EXECUTE != 0 {
             return Ok(Self::Own(path));
         }
         let copy = Self::Copy(std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id())));
-        // One that a process of the same number has left.
+        // A copy that an earlier process with this PID has left.
         let _ = fs::remove_file(copy.path());
         let mut to = fs::OpenOptions::new()
             .write(true)
             .create_new(true)
-            .mode(FOR_ALL)
+            .mode(MODE)
             .open(copy.path())?;
         io::copy(&mut fs::File::open(SELF)?, &mut to)?;
-        // The umask has a say in what it is made with.
-        to.set_permissions(fs::Permissions::from_mode(FOR_ALL))?;
+        // `mode` is subject to the umask.
+        to.set_permissions(fs::Permissions::from_mode(MODE))?;
         Ok(copy)
     }
 
@@ -50,7 +51,7 @@ impl ProgramFile {
     }
 }
 
-/// The shared libraries of this process, its dynamic loader among them. A statically linked program has none.
+/// The shared libraries of this process and its dynamic loader. A static program has none.
 pub(super) fn loaded_libraries() -> io::Result<Vec<PathBuf>> {
     Ok(parse_maps(
         &fs::read_to_string("/proc/self/maps")?,
@@ -58,7 +59,8 @@ pub(super) fn loaded_libraries() -> io::Result<Vec<PathBuf>> {
     ))
 }
 
-/// Reads `ADDRESSES PERMS OFFSET DEV INODE PATH`, one mapping a line: executable files other than the program are libraries.
+/// Parses `/proc/PID/maps`: `ADDRESSES PERMS OFFSET DEV INODE PATH`. Executable files other than
+/// the program are libraries.
 fn parse_maps(maps: &str, program: &Path) -> Vec<PathBuf> {
     let mut libraries: Vec<PathBuf> = maps
         .lines()
@@ -82,8 +84,8 @@ impl Drop for ProgramFile {
     }
 }
 
-/// Removes the copies of leashes that were killed.
-pub(super) fn sweep_copies() {
+/// Removes copies of supervisors that were killed.
+pub(super) fn remove_orphan_copies() {
     for entry in fs::read_dir(std::env::temp_dir())
         .into_iter()
         .flatten()
@@ -94,7 +96,7 @@ pub(super) fn sweep_copies() {
             .to_str()
             .and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Another user's cannot be removed, and is not ours to remove.
+            // Fails for copies of other users.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_libraries_among_the_mappings() {
+    fn finds_libraries_in_the_mappings() {
         let maps = "\
 55d0c8a00000-55d0c8b00000 r-xp 00000000 fe:00 1 /opt/my tools/raddle
 7f5a10000000-7f5a10028000 r--p 00000000 fe:00 2 /usr/lib/libc.so.6

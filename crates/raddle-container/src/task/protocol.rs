@@ -1,4 +1,4 @@
-//! Talking to process 1 of a container, from its first word to its last.
+//! Messages between the container supervisor and process 1 of its container.
 
 use std::{
     borrow::Cow,
@@ -28,21 +28,22 @@ use tokio::{
 
 use super::ContainerParams;
 
-/// What the runner sends.
+/// Signals that the runner sends as commands.
 pub(super) struct RunnerSignals {
     terminate: Signal,
     pause: Signal,
     resume: Signal,
 }
 
-/// A few pieces of output on their way to the runner.
-const AHEAD: usize = 4;
-/// How long a command has after SIGTERM, as process 1 sees it. The runner outside knows better, and ends the container when that is over.
+/// Pieces of output that may be queued for the runner.
+const OUTPUT_QUEUE: usize = 4;
+/// The grace period that process 1 knows: unlimited. The runner ends the container after the real
+/// one.
 const GRACE: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl RunnerSignals {
-    /// From here on they are heard. Before, they end or stop the process, which has done nothing yet.
-    pub(super) fn catch() -> io::Result<Self> {
+    /// Installs the handlers. Earlier signals end or stop the process, which has done nothing yet.
+    pub(super) fn install() -> io::Result<Self> {
         let pause = SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw());
         let resume = SignalKind::from_raw(rustix::process::Signal::CONT.as_raw());
         Ok(Self {
@@ -61,9 +62,9 @@ impl RunnerSignals {
     }
 }
 
-/// Reads what the runner was given for its standard input.
-pub(super) fn read_charge() -> io::Result<ContainerParams> {
-    // The runner, whose input it was, has bounded it.
+/// Reads the parameters from stdin.
+pub(super) fn read_params() -> io::Result<ContainerParams> {
+    // The runner has limited the size.
     let mut decoder = Decoder::new(usize::MAX);
     io::stdin().lock().read_to_end(decoder.buffer())?;
     decoder
@@ -72,8 +73,9 @@ pub(super) fn read_charge() -> io::Result<ContainerParams> {
         .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// What process 1 is asked to run: limits but that of open files are the container's, and time is the runner's outside. Its standard input follows.
-fn inside(request: &ExecRequest) -> ExecRequest {
+/// The request for process 1. The container enforces all limits except open files, the runner the
+/// timeout. Stdin follows in separate messages.
+fn init_request(request: &ExecRequest) -> ExecRequest {
     ExecRequest {
         stdin: request.stdin.as_ref().map(|_| Vec::new()),
         timeout: None,
@@ -91,9 +93,9 @@ fn inside(request: &ExecRequest) -> ExecRequest {
     }
 }
 
-/// Has process 1 run what is to be run, and passes on what both sides say. `start` starts the container. The result is its last word, or
-/// nothing if there was none.
-pub(super) async fn talk<E>(
+/// Runs the request in process 1, and relays messages in both directions. `start` starts the
+/// container. Returns the result, if process 1 sent one.
+pub(super) async fn run_in_container<E>(
     attached: AttachContainerResults,
     request: &ExecRequest,
     signals: &mut RunnerSignals,
@@ -103,56 +105,56 @@ pub(super) async fn talk<E>(
         output,
         input: to_init,
     } = attached;
-    let mut said = OutgoingFrames {
+    let mut frames = OutgoingFrames {
         to_init,
         bytes: Vec::new(),
     };
-    said.say(&ToRunner::Version(VERSION));
-    said.say(&ToRunner::Start(Cow::Owned(inside(request))));
+    frames.push(&ToRunner::Version(VERSION));
+    frames.push(&ToRunner::Start(Cow::Owned(init_request(request))));
     start.await?;
-    // Each is what the command has taken of at most a window.
-    let (tell, mut taken) = mpsc::unbounded_channel();
-    let mut heard = tokio::spawn(hear(output, tell));
-    let (mut on_its_way, mut input) = (0, request.stdin.as_deref());
+    // Each item is how much of the input window the command has consumed.
+    let (consumed_tx, mut consumed) = mpsc::unbounded_channel();
+    let mut reader = tokio::spawn(forward_output(output, consumed_tx));
+    let (mut in_flight, mut input) = (0, request.stdin.as_deref());
     let mut heartbeat = interval(HEARTBEAT_INTERVAL);
     loop {
         if let Some(rest) = input
-            && on_its_way < INPUT_WINDOW
+            && in_flight < INPUT_WINDOW
         {
-            let (piece, rest) = rest.split_at(rest.len().min(INPUT_WINDOW - on_its_way));
-            on_its_way += piece.len();
-            said.say(&ToRunner::Input(piece.to_vec()));
+            let (piece, rest) = rest.split_at(rest.len().min(INPUT_WINDOW - in_flight));
+            in_flight += piece.len();
+            frames.push(&ToRunner::Input(piece.to_vec()));
             input = (!rest.is_empty()).then_some(rest);
             if input.is_none() {
-                said.say(&ToRunner::InputEnds);
+                frames.push(&ToRunner::InputEnds);
             }
         }
         tokio::select! {
-            done = &mut heard => return Ok(done.unwrap_or(None)),
-            Some(bytes) = taken.recv() => on_its_way -= on_its_way.min(bytes),
-            order = signals.next() => said.say(&ToRunner::Command(order)),
-            _ = heartbeat.tick() => said.say(&ToRunner::Heartbeat),
-            () = said.send(), if !said.bytes.is_empty() => {}
+            done = &mut reader => return Ok(done.unwrap_or(None)),
+            Some(bytes) = consumed.recv() => in_flight -= in_flight.min(bytes),
+            command = signals.next() => frames.push(&ToRunner::Command(command)),
+            _ = heartbeat.tick() => frames.push(&ToRunner::Heartbeat),
+            () = frames.send(), if !frames.bytes.is_empty() => {}
         }
     }
 }
 
-/// What is on its way to process 1.
+/// Encoded messages to process 1.
 struct OutgoingFrames {
     to_init: Pin<Box<dyn AsyncWrite + Send>>,
     bytes: Vec<u8>,
 }
 
 impl OutgoingFrames {
-    fn say(&mut self, message: &ToRunner<'_>) {
+    fn push(&mut self, message: &ToRunner<'_>) {
         frame::encode_into(&mut self.bytes, message);
     }
 
-    /// Sends what is taken at once. Cancel-safe: what was not written is still there.
+    /// Writes what the socket accepts. Cancel-safe: the rest stays queued.
     async fn send(&mut self) {
         match self.to_init.write(&self.bytes).await {
             Ok(len) if len > 0 => drop(self.bytes.drain(..len)),
-            // The container has ended, or the engine: the other direction tells which.
+            // The container or the engine has ended. The reading side finds out which.
             _ => self.bytes.clear(),
         }
         let _ = self.to_init.flush().await;
@@ -162,12 +164,16 @@ impl OutgoingFrames {
 type Output =
     Pin<Box<dyn futures_util::Stream<Item = Result<LogOutput, bollard::errors::Error>> + Send>>;
 
-/// Passes on what the command writes, and returns the last word, if there is one. What process 1 writes to its standard error is a complaint.
-async fn hear(mut output: Output, taken: mpsc::UnboundedSender<usize>) -> Option<ExecResult> {
-    let (out, written) = mpsc::channel(AHEAD);
+/// Forwards the output of the command, and returns the result. Stderr of process 1 itself is an
+/// error message.
+async fn forward_output(
+    mut output: Output,
+    consumed: mpsc::UnboundedSender<usize>,
+) -> Option<ExecResult> {
+    let (out, written) = mpsc::channel(OUTPUT_QUEUE);
     let writer = thread::Builder::new()
         .name("output".into())
-        .spawn(move || write(written))
+        .spawn(move || write_output(written))
         .ok()?;
     let (mut incoming, mut last) = (Decoder::new(MAX_FROM_RUNNER), None);
     'listening: while let Some(Ok(word)) = output.next().await {
@@ -183,7 +189,7 @@ async fn hear(mut output: Output, taken: mpsc::UnboundedSender<usize>) -> Option
                 Ok(Some(RunnerEvent::Output { stream, bytes })) => {
                     _ = out.send((stream, bytes)).await
                 }
-                Ok(Some(RunnerEvent::InputTaken { bytes })) => _ = taken.send(bytes),
+                Ok(Some(RunnerEvent::InputTaken { bytes })) => _ = consumed.send(bytes),
                 Ok(Some(RunnerEvent::Done(mut done))) => {
                     for (stream, rest) in [
                         (OutputChannel::Stdout, &mut done.stdout),
@@ -195,19 +201,19 @@ async fn hear(mut output: Output, taken: mpsc::UnboundedSender<usize>) -> Option
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break,
-                // Whoever that is, it is not ours.
+                // Process 1 is not our program.
                 Err(_) => break 'listening,
             }
         }
     }
     drop(out);
-    // All of it is with the runner before the end is told.
+    // All output must reach the runner before the result.
     let _ = tokio::task::spawn_blocking(move || writer.join()).await;
     last
 }
 
-/// Writes for as long as the runner takes it.
-fn write(mut written: mpsc::Receiver<(OutputChannel, Vec<u8>)>) {
+/// Writes output until the runner closes the pipe.
+fn write_output(mut written: mpsc::Receiver<(OutputChannel, Vec<u8>)>) {
     while let Some((stream, bytes)) = written.blocking_recv() {
         let _ = match stream {
             OutputChannel::Stdout => {

@@ -1,14 +1,15 @@
-//! What a leash answers, and what its silence means. Pure.
+//! The result of an attempt in a container. Pure.
 
 use raddle_model::{ExitStatus, frame::Decoder};
 use raddle_runner::{ExecResult, MAX_FROM_RUNNER};
 
-/// The account of an attempt in a container, from that of its leash and what that answered. What the runner did to it counts as before.
-pub fn judge(done: &mut ExecResult, answer: &[u8]) {
+/// Replaces the result of a container supervisor by that of its container, which it sent as
+/// `answer`. A stop by the runner keeps its exit status.
+pub fn apply_container_result(done: &mut ExecResult, answer: &[u8]) {
     let mut decoder = Decoder::new(MAX_FROM_RUNNER);
     decoder.push(answer);
     let answer = decoder.next::<ExecResult>().ok().flatten();
-    // That of the leash is of no interest.
+    // The resource usage of the supervisor itself does not count.
     done.usage = answer
         .as_ref()
         .map(|answer| answer.usage)
@@ -20,12 +21,12 @@ pub fn judge(done: &mut ExecResult, answer: &[u8]) {
         return;
     }
     done.exit = match answer.map(|answer| answer.exit) {
-        // Not by its runner: the leash was ended by hand.
+        // The runner did not cancel it, so somebody killed the supervisor's container by hand.
         Some(ExitStatus::Cancelled) => ExitStatus::Killed,
         Some(exit) => exit,
-        // It had no time to answer. The container has ended with it.
+        // The supervisor had no time to answer. The container has ended with it.
         None => ExitStatus::WorkerLost {
-            message: "the process that kept its container was killed".into(),
+            message: "its container supervisor was killed".into(),
         },
     };
 }
@@ -36,7 +37,7 @@ mod tests {
 
     use super::*;
 
-    fn judged(exit: ExitStatus, answer: &[u8]) -> (ExitStatus, u64) {
+    fn applied(exit: ExitStatus, answer: &[u8]) -> (ExitStatus, u64) {
         let usage = ResourceUsage {
             user_us: 1,
             ..ResourceUsage::default()
@@ -45,12 +46,12 @@ mod tests {
             usage,
             ..ExecResult::not_started(exit)
         };
-        judge(&mut done, answer);
+        apply_container_result(&mut done, answer);
         (done.exit, done.usage.user_us)
     }
 
     #[test]
-    fn a_leash_speaks_for_its_command_and_the_runner_for_itself() {
+    fn takes_the_supervisors_answer_unless_the_runner_stopped_it() {
         let ended = |exit| {
             let usage = ResourceUsage {
                 user_us: 7,
@@ -63,21 +64,21 @@ mod tests {
         };
         let answer = ended(ExitStatus::OutOfMemory);
         let ok = ExitStatus::Code { code: 0 };
-        assert_eq!(judged(ok.clone(), &answer), (ExitStatus::OutOfMemory, 7));
+        assert_eq!(applied(ok.clone(), &answer), (ExitStatus::OutOfMemory, 7));
         assert_eq!(
-            judged(ExitStatus::Timeout, &answer),
+            applied(ExitStatus::Timeout, &answer),
             (ExitStatus::Timeout, 7)
         );
         assert_eq!(
-            judged(ExitStatus::Cancelled, &ended(ExitStatus::Cancelled)),
+            applied(ExitStatus::Cancelled, &ended(ExitStatus::Cancelled)),
             (ExitStatus::Cancelled, 7)
         );
         assert_eq!(
-            judged(ok.clone(), &ended(ExitStatus::Cancelled)),
+            applied(ok.clone(), &ended(ExitStatus::Cancelled)),
             (ExitStatus::Killed, 7)
         );
         assert_eq!(
-            judged(ExitStatus::LeaseExpired, b""),
+            applied(ExitStatus::LeaseExpired, b""),
             (ExitStatus::LeaseExpired, 0)
         );
         for silence in [
@@ -87,15 +88,15 @@ mod tests {
             &[1, 0, 0, 0, 9],
         ] {
             assert!(matches!(
-                judged(ExitStatus::Signal { signal: 9 }, silence),
+                applied(ExitStatus::Signal { signal: 9 }, silence),
                 (ExitStatus::WorkerLost { .. }, 0)
             ));
             assert!(
                 matches!(
-                    judged(ok.clone(), silence),
+                    applied(ok.clone(), silence),
                     (ExitStatus::WorkerLost { .. }, 0)
                 ),
-                "that is no success"
+                "a missing answer is no success"
             );
         }
     }

@@ -16,7 +16,7 @@ use tokio::sync::{OnceCell, Semaphore, mpsc};
 
 use raddle_container::{ContainerLimits, LaunchError};
 
-use super::{BindMount, DockerEngine, WorkerClass, hardened, watch};
+use super::{BindMount, DockerEngine, WorkerClass, hardened_host_config, watch};
 use crate::{
     class::{CLASS, SPAWNER},
     launcher::{BroadcastCommand, LaunchId, Launcher, SPAWNER_VARIABLE, WorkerEvent},
@@ -79,7 +79,7 @@ impl ContainerTemplate {
         labels.insert(CLASS.into(), self.class.as_str().into());
         labels.insert(SPAWNER.into(), spawner.to_string());
         let (user, group) = self.user;
-        let mut host = hardened(&self.allowance, &self.mounts, self.seccomp.as_deref());
+        let mut host = hardened_host_config(&self.allowance, &self.mounts, self.seccomp.as_deref());
         if self.nests {
             // The kernel lets a namespace mount its own `/proc` only where nothing in the one around it is covered. Without root and
             // capabilities, file permissions protect what the engine covers otherwise.
@@ -166,7 +166,7 @@ impl Launcher for DockerLauncher {
         let listed = async { engine.client()?.list_containers(Some(options)).await };
         let listed = listed
             .await
-            .map_err(|error| engine.fault(&error, &model.image))?;
+            .map_err(|error| engine.launch_error(&error, &model.image))?;
         let now = jiff::Timestamp::now().as_second();
         for name in listed
             .iter()
@@ -197,7 +197,11 @@ impl Launcher for DockerLauncher {
             // Made and never started, or ended while nobody was there.
             tracing::info!(container = %id, "removed a container that another spawner has left");
             let removed = self.yard.engine.remove(id.as_str()).await;
-            removed.map_err(|error| self.yard.engine.fault(&error, &self.yard.model.image))?;
+            removed.map_err(|error| {
+                self.yard
+                    .engine
+                    .launch_error(&error, &self.yard.model.image)
+            })?;
         }
         Ok(taken)
     }

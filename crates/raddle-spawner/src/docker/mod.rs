@@ -14,6 +14,6 @@ mod launcher;
 mod watch;
 
 pub use launcher::{ContainerTemplate, DockerLauncher};
-pub use raddle_container::{BindMount, DockerEngine, EngineInfo, ImageInfo, hardened};
+pub use raddle_container::{BindMount, DockerEngine, EngineInfo, ImageInfo, hardened_host_config};
 
 pub use super::WorkerClass;

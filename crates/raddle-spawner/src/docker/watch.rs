@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use raddle_container::{ContainerExit, LaunchError, LaunchFailure, is_absent, is_in_the_way};
+use raddle_container::{ContainerState, LaunchError, LaunchFailure, is_conflict, is_not_found};
 
 use super::{
     container_output::{ContainerOutput, OutputLine},
@@ -94,7 +94,7 @@ async fn begin(
 ) -> Result<ContainerWords, LaunchError> {
     let _turn = yard.turns.acquire().await.expect("never closed");
     yard.checked.get_or_try_init(|| check(yard)).await?;
-    let fault = |error: Error| yard.engine.fault(&error, &yard.model.image);
+    let fault = |error: Error| yard.engine.launch_error(&error, &yard.model.image);
     let engine = yard.engine.client().map_err(fault)?;
     let options = CreateContainerOptionsBuilder::default()
         .name(id.as_str())
@@ -144,8 +144,8 @@ async fn begin(
 
 /// Whether workers can be entrusted to the engine.
 async fn check(yard: &DockerState) -> Result<(), LaunchError> {
-    let standing = yard.engine.standing().await?;
-    if standing.filters || yard.model.seccomp.is_some() {
+    let engine = yard.engine.info().await?;
+    if engine.has_seccomp || yard.model.seccomp.is_some() {
         return Ok(());
     }
     let reason = "the Docker engine runs containers without a seccomp filter: start it with one, or name a profile in \
@@ -220,8 +220,8 @@ impl ContainerWatch<'_> {
                     Some(Err(_)) | None => {
                         self.err.rest(self.id.as_str(), pass_on);
                         match self.fate().await {
-                            ContainerExit::Gone(gone) => return WorkerEvent::Gone(gone),
-                            ContainerExit::Runs => {
+                            ContainerState::Exited(gone) => return WorkerEvent::Gone(gone),
+                            ContainerState::Running => {
                                 self.said = ReadinessParser::default();
                                 words = said_before(self.yard, self.id);
                                 // One that cannot be followed is looked at once in a while.
@@ -260,15 +260,23 @@ impl ContainerWatch<'_> {
     }
 
     /// What has become of it. An engine that does not answer is waited for: it may be restarted.
-    async fn fate(&self) -> ContainerExit {
+    async fn fate(&self) -> ContainerState {
         let mut failures = 0;
         loop {
-            match self.yard.engine.fate(self.id.as_str(), &self.since).await {
+            match self
+                .yard
+                .engine
+                .container_state(self.id.as_str(), &self.since)
+                .await
+            {
                 Ok(fate) => return fate,
                 Err(error) => {
                     failures += 1;
                     if failures == 1 {
-                        let error = self.yard.engine.fault(&error, &self.yard.model.image);
+                        let error = self
+                            .yard
+                            .engine
+                            .launch_error(&error, &self.yard.model.image);
                         tracing::warn!(container = %self.id, %error, "what has become of a container cannot be told yet");
                     }
                     sleep(ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE).pause(failures))
@@ -287,7 +295,7 @@ impl ContainerWatch<'_> {
         match done {
             Ok(()) => {}
             // It has ended meanwhile.
-            Err(error) if is_absent(&error) || is_in_the_way(&error) => {}
+            Err(error) if is_not_found(&error) || is_conflict(&error) => {}
             Err(error) => {
                 tracing::warn!(container = %self.id, %error, "a container could not be told to end")
             }

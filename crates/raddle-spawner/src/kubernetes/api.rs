@@ -124,7 +124,7 @@ impl Api {
         }
         let path = format!("{}/{name}", self.pods());
         match http::ask(&self.access, Method::DELETE, &path, Some(&options)).await {
-            Err(fault) if fault.is_absent() => Ok(()),
+            Err(fault) if fault.is_not_found() => Ok(()),
             other => other.map(drop),
         }
     }

@@ -82,7 +82,7 @@ impl ApiError {
         matches!(self, Self::Refused { status: 409, reason, .. } if reason == TAKEN)
     }
 
-    pub(super) fn is_absent(&self) -> bool {
+    pub(super) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
@@ -116,7 +116,7 @@ impl From<&ApiError> for LaunchError {
                 message,
                 ..
             } if message.contains("exceeded quota") => Self::new(
-                LaunchFailure::Starved,
+                LaunchFailure::ResourcesExhausted,
                 format!("the namespace has no room for another pod: {message}"),
             ),
             ApiError::Refused {
@@ -192,22 +192,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_named() {
+    fn what_is_conflict_is_named() {
         let seen = |fault: ApiError| LaunchError::from(&fault);
         assert_eq!(
-            seen(refused(403, "Forbidden", "pods is forbidden")).obstacle,
+            seen(refused(403, "Forbidden", "pods is forbidden")).kind,
             LaunchFailure::Denied
         );
         assert_eq!(
-            seen(refused(403, "Forbidden", "exceeded quota: pods=5")).obstacle,
-            LaunchFailure::Starved
+            seen(refused(403, "Forbidden", "exceeded quota: pods=5")).kind,
+            LaunchFailure::ResourcesExhausted
         );
+        assert_eq!(seen(refused(429, "", "")).kind, LaunchFailure::Unreachable);
         assert_eq!(
-            seen(refused(429, "", "")).obstacle,
-            LaunchFailure::Unreachable
-        );
-        assert_eq!(
-            seen(refused(422, "Invalid", "spec.x")).obstacle,
+            seen(refused(422, "Invalid", "spec.x")).kind,
             LaunchFailure::Refused
         );
         assert!(

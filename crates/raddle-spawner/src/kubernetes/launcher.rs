@@ -163,7 +163,7 @@ impl KubernetesLauncher {
             .iter()
             .filter(|(id, member)| is_missing(id, member));
         let missing: Vec<(LaunchId, ExitKind)> = missing
-            .map(|(id, member)| (id.clone(), member.left(ExitKind::Untold)))
+            .map(|(id, member)| (id.clone(), member.left(ExitKind::Unknown)))
             .collect();
         for (id, gone) in missing {
             self.leave(&id, WorkerEvent::Gone(gone));
@@ -211,7 +211,7 @@ impl KubernetesLauncher {
         };
         let gone = match pod.fate() {
             PodFate::Over(over) => self.hear(&id, over),
-            _ => member.left(ExitKind::Untold),
+            _ => member.left(ExitKind::Unknown),
         };
         self.leave(&id, WorkerEvent::Gone(gone));
     }
@@ -344,7 +344,7 @@ impl PodRecord {
         let secs = model.start_within.as_secs();
         let why = self.why.as_deref().unwrap_or("its node has not begun");
         LaunchError::new(
-            LaunchFailure::Starved,
+            LaunchFailure::ResourcesExhausted,
             format!("a pod did not run within {secs} s: {why}"),
         )
     }
@@ -552,7 +552,7 @@ mod tests {
             pods: Vec::new(),
             asked_at,
         });
-        assert_eq!(pods.news, [(old, WorkerEvent::Gone(ExitKind::Untold))]);
+        assert_eq!(pods.news, [(old, WorkerEvent::Gone(ExitKind::Unknown))]);
         assert!(pods.members.contains_key(&new) && pods.members.contains_key(&unmade));
     }
 

@@ -154,10 +154,10 @@ impl Pod {
                     one_line(reason),
                     one_line(message)
                 );
-                PodFate::Stuck(LaunchError::new(LaunchFailure::Starved, reason))
+                PodFate::Stuck(LaunchError::new(LaunchFailure::ResourcesExhausted, reason))
             }
             "Succeeded" | "Failed" => PodFate::Over(PodExit {
-                gone: ExitKind::Untold,
+                gone: ExitKind::Unknown,
                 word: TerminationMessage::Else(one_line(message)),
             }),
             _ => match worker {
@@ -254,7 +254,7 @@ fn ended(code: i32, reason: &str, is_put_out: bool) -> ExitKind {
         _ if reason == "OOMKilled" => ExitKind::OutOfMemory,
         0 => ExitKind::Code(0),
         _ if is_put_out => ExitKind::Evicted,
-        code => ExitKind::of_exit_code(code),
+        code => ExitKind::from_exit_code(code),
     }
 }
 
@@ -361,16 +361,18 @@ mod tests {
                 panic!("{reason} is the end")
             };
             assert!(
-                error.obstacle == obstacle && error.to_string().contains(words),
+                error.kind == obstacle && error.to_string().contains(words),
                 "{reason}: {error}"
             );
         }
         let start = json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": "exec: not found" } });
         assert!(
-            matches!(worker(start), PodFate::Stuck(error) if error.obstacle == LaunchFailure::Image)
+            matches!(worker(start), PodFate::Stuck(error) if error.kind == LaunchFailure::Image)
         );
         let node = fate(json!({ "phase": "Failed", "reason": "OutOfcpu", "message": "no" }));
-        assert!(matches!(node, PodFate::Stuck(error) if error.obstacle == LaunchFailure::Starved));
+        assert!(
+            matches!(node, PodFate::Stuck(error) if error.kind == LaunchFailure::ResourcesExhausted)
+        );
         let first = json!({ "waiting": { "reason": "ErrImagePull", "message": "a hiccup" } });
         assert_eq!(worker(first), PodFate::Waits(Some("a hiccup".into())));
     }

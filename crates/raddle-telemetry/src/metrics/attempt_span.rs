@@ -1,40 +1,40 @@
-//! An attempt of a task, told as a whole when it is over.
+//! `AttemptSpan`: a finished attempt as a span of a trace.
 
 use raddle_broker::AttemptId;
 use raddle_model::{TaskSpec, TraceParent, trace::SpanId};
 
 use super::MetricsPage;
 
-/// An attempt that is over, as a span of a trace.
+/// A finished attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptSpan {
-    /// Its own context.
-    pub own: TraceParent,
-    /// The span that its task was submitted in.
-    pub within: Option<SpanId>,
+    /// Its span.
+    pub span: TraceParent,
+    /// The span that submitted its task.
+    pub parent: Option<SpanId>,
     /// The task's name.
     pub name: String,
     /// When it was claimed, in nanoseconds since the epoch.
-    pub began: u64,
-    /// When its end was known to the broker.
+    pub started: u64,
+    /// When the broker recorded its end, in nanoseconds since the epoch.
     pub ended: u64,
-    /// What else is known of it.
+    /// Further attributes.
     pub attributes: Vec<(&'static str, String)>,
     /// Why it failed, if it did.
     pub failure: Option<String>,
 }
 
-/// Wants to know of attempts. It must not wait for anything: whoever tells has tasks to run.
+/// Receives finished attempts. It must not block: the caller runs tasks.
 pub trait AttemptRecorder: Send + Sync {
-    /// An attempt is over.
+    /// Records a finished attempt.
     fn record(&self, attempt: AttemptSpan);
 
-    /// Shows what became of what it was told.
+    /// Adds metrics about the recorder itself.
     fn show(&self, page: &mut MetricsPage);
 }
 
 impl AttemptSpan {
-    /// One that was claimed at this time. Its end is added when it is known.
+    /// An attempt that was claimed at this time. Its end is set later.
     pub(super) fn begin(attempt_id: AttemptId, spec: &TaskSpec, at: u64) -> Self {
         let mut attributes = vec![
             ("raddle.tid", attempt_id.tid.to_string()),
@@ -43,10 +43,10 @@ impl AttemptSpan {
         ];
         attributes.extend(spec.kind.clone().map(|kind| ("raddle.kind", kind)));
         Self {
-            own: spec.trace(attempt_id.tid, attempt_id.attempt).parent,
-            within: spec.traceparent.map(|parent| parent.span),
+            span: spec.trace(attempt_id.tid, attempt_id.attempt).parent,
+            parent: spec.traceparent.map(|parent| parent.span),
             name: spec.display_name().to_owned(),
-            began: at,
+            started: at,
             ended: at,
             attributes,
             failure: None,

@@ -1,6 +1,6 @@
-//! Durations, counted in buckets that never change: a histogram has the same size after a year as after its first observation.
+//! Durations in fixed buckets: a histogram never grows.
 
-/// From what a task in memory takes to what one over night does, in seconds.
+/// Bucket bounds in seconds, from in-memory tasks to overnight tasks.
 const BOUNDS: [f64; 18] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 1800.0, 3600.0,
@@ -9,7 +9,7 @@ const BOUNDS: [f64; 18] = [
 /// Durations, in seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Histogram {
-    /// How many fell into each bucket, those below not included; what is above all bounds is in none.
+    /// Counts per bucket, not cumulative. Durations above the last bound are in none.
     buckets: [u64; BOUNDS.len()],
     count: u64,
     sum: f64,
@@ -24,7 +24,7 @@ impl Histogram {
         self.sum += seconds;
     }
 
-    /// The upper bound of each bucket, and how many were not above it.
+    /// The upper bound of each bucket, and the count up to it.
     pub(super) fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let below = self.buckets.iter().scan(0, |sum, count| {
             *sum += count;

@@ -1,8 +1,8 @@
-//! Counts the attempts of a spawner's workers from the event log, for workers that reach the broker themselves: their claims and completions do not pass
-//! through the spawner, so an [`MeteredBroker`](super::Observed) there sees none of them.
+//! `LogCounter`: counts the attempts of a spawner's workers from the event log. It is for workers
+//! that reach the broker directly, past the [`MeteredBroker`](super::MeteredBroker) of the spawner.
 //!
-//! A worker belongs to the spawner that its record in the broker names as its parent. Workers that another spawner has launched are not counted here, also
-//! after that one is gone.
+//! A worker belongs to the spawner that its task record names as parent. Workers of other spawners
+//! are not counted, even after those are gone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,29 +19,30 @@ use tokio::{
 
 use super::Metrics;
 
-/// Follows the log. It must not be used for workers whose calls an `MeteredBroker` sees: they would be counted twice.
+/// Follows the log. Do not use it for workers behind a `MeteredBroker`: they would be counted
+/// twice.
 pub struct LogCounter {
     broker: Arc<dyn Broker>,
-    book: Arc<Metrics>,
+    metrics: Arc<Metrics>,
     spawner: SpawnerIds,
-    /// The id of the last event that was counted.
+    /// The last event that was counted.
     after: u64,
-    /// Workers that were seen lately, and whether they are the spawner's.
+    /// Recently seen workers, and whether they belong to this spawner.
     workers: BTreeMap<Tid, bool>,
 }
 
-/// The ids that a spawner has and had: it gets another when it registers anew.
+/// All ids of a spawner. It gets a new one whenever it registers again.
 #[derive(Clone)]
 pub struct SpawnerIds(Arc<Mutex<BTreeSet<Tid>>>);
 
-/// How many events one look reads.
+/// Events per query.
 const BATCH: u32 = 1000;
-/// How long one look waits for the first event.
+/// How long a query waits for the first event.
 const WAIT: Duration = Duration::from_secs(30);
 const ERROR_PAUSE: Duration = Duration::from_secs(5);
-/// How long the last look may take, when the spawner leaves.
-const LAST_LOOK: Duration = Duration::from_secs(2);
-/// The oldest workers are forgotten beyond this. A worker that is seen again is looked up again.
+/// How long the final query may take when the spawner exits.
+const FINAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most workers to remember. A forgotten worker is looked up again.
 const MAX_WORKERS: usize = 20_000;
 
 impl SpawnerIds {
@@ -67,18 +68,24 @@ impl SpawnerIds {
 }
 
 impl LogCounter {
-    /// Counts from the registration of `spawner` on: ids of tasks and of events are from one clock, and it has no worker before.
-    pub fn new(broker: Arc<dyn Broker>, book: Arc<Metrics>, spawner: Tid, ids: SpawnerIds) -> Self {
+    /// Counts from the registration of `spawner` on: TIDs and event ids share a clock, and it has
+    /// no workers before.
+    pub fn new(
+        broker: Arc<dyn Broker>,
+        metrics: Arc<Metrics>,
+        spawner: Tid,
+        ids: SpawnerIds,
+    ) -> Self {
         Self {
             broker,
-            book,
+            metrics,
             spawner: ids,
             after: spawner.as_u64(),
             workers: BTreeMap::new(),
         }
     }
 
-    /// Counts until `stop`, and then what the log has by then.
+    /// Counts until `stop`, and once more after it.
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         loop {
             let counted = tokio::select! {
@@ -86,14 +93,14 @@ impl LogCounter {
                 _ = &mut stop => break,
             };
             if let Err(error) = counted {
-                tracing::warn!(%error, "cannot read the event log: the tasks of workers are counted later");
+                tracing::warn!(%error, "the event log cannot be read: tasks of workers are counted later");
                 sleep(ERROR_PAUSE).await;
             }
         }
-        let _ = timeout(LAST_LOOK, self.count_next(Duration::ZERO)).await;
+        let _ = timeout(FINAL_TIMEOUT, self.count_next(Duration::ZERO)).await;
     }
 
-    /// Counts the next events. Cancel-safe: nothing is counted before all that is needed for it was read.
+    /// Counts the next events. Cancel-safe: counting starts after all reads.
     async fn count_next(&mut self, wait: Duration) -> Result<()> {
         let events = self
             .broker
@@ -139,7 +146,7 @@ impl LogCounter {
         Ok(())
     }
 
-    /// The tasks of those events that are counted.
+    /// Reads the tasks of events that are counted.
     async fn tasks_of(&self, events: &[TaskEvent]) -> Result<BTreeMap<Tid, TaskView>> {
         let mut tids = BTreeSet::new();
         for event in events {
@@ -147,7 +154,8 @@ impl LogCounter {
                 TaskEventKind::Spawning => event
                     .worker
                     .is_some_and(|worker| self.workers.get(&worker) == Some(&true)),
-                _ => fence_of(event).is_some_and(|attempt_id| self.book.account().has(attempt_id)),
+                _ => attempt_of(event)
+                    .is_some_and(|attempt_id| self.metrics.counters().has(attempt_id)),
             };
             if counts {
                 tids.insert(event.tid);
@@ -161,20 +169,20 @@ impl LogCounter {
     }
 
     fn count(&self, event: &TaskEvent, task: &TaskView) {
-        let Some(attempt_id) = fence_of(event) else {
+        let Some(attempt_id) = attempt_of(event) else {
             return;
         };
-        let (mut account, at) = (self.book.account(), self.book.moment_of(event.at));
+        let (mut counters, at) = (self.metrics.counters(), self.metrics.time_of(event.at));
         match event.event {
             TaskEventKind::Spawning => {
-                // A worker for one task asks for it as soon as it is registered.
-                let asked = self.book.moment_of_nanos(attempt_id.owner.unix_nanos());
+                // A one-shot worker claims as soon as it is registered.
+                let asked = self.metrics.time_of_nanos(attempt_id.owner.unix_nanos());
                 let claim = LeasedTask {
                     attempt_id,
                     spec: task.spec.clone(),
                     fencing_token: event.id.as_u64(),
                 };
-                account.claimed(&[claim], asked, at);
+                counters.claimed(&[claim], asked, at);
             }
             _ => {
                 let report = task
@@ -183,7 +191,7 @@ impl LogCounter {
                     .filter(|_| event.event.is_terminal() && task.attempt == event.attempt);
                 let ran = report
                     .and_then(|report| Some(report.ended_at.duration_since(report.started_at?)));
-                account.logged(
+                counters.logged(
                     attempt_id,
                     event,
                     ran.map(|ran| ran.as_secs_f64().max(0.0)),
@@ -194,8 +202,8 @@ impl LogCounter {
     }
 }
 
-/// The attempt that an event is of, if it is one of a worker's.
-fn fence_of(event: &TaskEvent) -> Option<AttemptId> {
+/// The attempt of an event, if it has one.
+fn attempt_of(event: &TaskEvent) -> Option<AttemptId> {
     event.worker.map(|owner| AttemptId {
         tid: event.tid,
         attempt: event.attempt,

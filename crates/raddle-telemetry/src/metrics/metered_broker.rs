@@ -1,4 +1,5 @@
-//! A broker that keeps account of what passes through it. It changes nothing: what is written here is what the broker has answered.
+//! `MeteredBroker`: counts what passes to and from a broker. It changes nothing, and counts only
+//! what the broker has accepted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,16 +11,16 @@ use raddle_model::{Tid, worker::Heartbeat};
 
 use super::Metrics;
 
-/// A broker that keeps account of the tasks that workers take from it.
+/// A broker that counts the tasks that workers claim and finish.
 pub struct MeteredBroker {
     broker: Arc<dyn Broker>,
-    book: Arc<Metrics>,
+    metrics: Arc<Metrics>,
 }
 
 impl MeteredBroker {
-    /// `broker`, with its account in `book`.
-    pub fn new(broker: Arc<dyn Broker>, book: Arc<Metrics>) -> Self {
-        Self { broker, book }
+    /// Wraps `broker` and counts in `metrics`.
+    pub fn new(broker: Arc<dyn Broker>, metrics: Arc<Metrics>) -> Self {
+        Self { broker, metrics }
     }
 }
 
@@ -28,11 +29,13 @@ impl CallHandler for MeteredBroker {
     async fn call(&self, call: Call) -> Result<Reply> {
         let broker = &*self.broker;
         Ok(match call {
-            // Who is there for one task that it has submitted itself is no worker of ours.
+            // A claim for one task is an inline worker's: not one of the workers that are counted.
             Call::Claim { request } if request.only.is_none() => {
-                let asked = self.book.now();
+                let asked = self.metrics.now();
                 let claims = broker.claim(request).await?;
-                self.book.account().claimed(&claims, asked, self.book.now());
+                self.metrics
+                    .counters()
+                    .claimed(&claims, asked, self.metrics.now());
                 Reply::Claim(claims)
             }
             Call::Complete { batch } => {
@@ -40,27 +43,27 @@ impl CallHandler for MeteredBroker {
                     .iter()
                     .map(|finish| (finish.attempt_id, finish.report.clone()))
                     .collect();
-                let verdicts = broker.complete(batch).await?;
-                let (mut account, now) = (self.book.account(), self.book.now());
-                for ((attempt_id, report), verdict) in ended.iter().zip(&verdicts) {
-                    account.finished(*attempt_id, report, *verdict, now);
+                let outcomes = broker.complete(batch).await?;
+                let (mut counters, now) = (self.metrics.counters(), self.metrics.now());
+                for ((attempt_id, report), outcome) in ended.iter().zip(&outcomes) {
+                    counters.finished(*attempt_id, report, *outcome, now);
                 }
-                Reply::Complete(verdicts)
+                Reply::Complete(outcomes)
             }
             Call::Release { batch } => {
-                let fences: Vec<AttemptId> =
+                let attempt_ids: Vec<AttemptId> =
                     batch.iter().map(|release| release.attempt_id).collect();
-                let verdicts = broker.release(batch).await?;
-                let (mut account, now) = (self.book.account(), self.book.now());
-                fences
+                let outcomes = broker.release(batch).await?;
+                let (mut counters, now) = (self.metrics.counters(), self.metrics.now());
+                attempt_ids
                     .into_iter()
-                    .zip(&verdicts)
-                    .for_each(|(attempt_id, verdict)| account.released(attempt_id, *verdict, now));
-                Reply::Release(verdicts)
+                    .zip(&outcomes)
+                    .for_each(|(attempt_id, outcome)| counters.released(attempt_id, *outcome, now));
+                Reply::Release(outcomes)
             }
             Call::Reclaim {} => {
                 let reclaimed = broker.reclaim().await?;
-                self.book.reclaimed(&reclaimed);
+                self.metrics.reclaimed(&reclaimed);
                 Reply::Reclaim(reclaimed)
             }
             call => call.perform(broker).await?,
@@ -72,7 +75,7 @@ impl Leases for MeteredBroker {
     fn lease_renewer(&self, worker: Tid, ttl: Duration) -> Box<dyn LeaseRenewer> {
         Box::new(MeteredLeaseRenewer {
             renewer: self.broker.lease_renewer(worker, ttl),
-            book: Arc::clone(&self.book),
+            metrics: Arc::clone(&self.metrics),
         })
     }
 
@@ -87,15 +90,15 @@ impl Leases for MeteredBroker {
 
 struct MeteredLeaseRenewer {
     renewer: Box<dyn LeaseRenewer>,
-    book: Arc<Metrics>,
+    metrics: Arc<Metrics>,
 }
 
 impl LeaseRenewer for MeteredLeaseRenewer {
     fn renew(&mut self, heartbeat: Heartbeat) -> Result<LeaseStatus> {
-        let pulse = self.renewer.renew(heartbeat)?;
-        if let LeaseStatus::Alive(reclaimed) = &pulse {
-            self.book.reclaimed(reclaimed);
+        let status = self.renewer.renew(heartbeat)?;
+        if let LeaseStatus::Alive(reclaimed) = &status {
+            self.metrics.reclaimed(reclaimed);
         }
-        Ok(pulse)
+        Ok(status)
     }
 }

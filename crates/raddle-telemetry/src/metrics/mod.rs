@@ -1,27 +1,27 @@
-//! What operators see of workers, spawners and queues: numbers in the text format of Prometheus.
+//! Metrics of workers, spawners and queues, in the text format of Prometheus.
 //!
 //! ```text
-//!            claim, finish, release                 render
-//! worker ───────────► Observed ───────► Book ─────────────► Page ───► /metrics
-//!                        │                                   ▲
-//!                        ▼                                   │
-//!                      broker ◄────────── Exporter ──────────┘
-//!                               demand, workers
+//!            claim, complete, release                    render
+//! worker ───────────► MeteredBroker ───► Metrics ───────────────► MetricsPage ───► /metrics
+//!                        │                                            ▲
+//!                        ▼                                            │
+//!                      broker ◄──────────── QueueExporter ────────────┘
+//!                                  summary, workers
 //! ```
 //!
-//! Whoever wants to count what passes between workers and a broker puts an [`MeteredBroker`] between them. A resident worker does so in its own
-//! process. A spawner does it where it serves the broker to its workers, so that nothing is lost with their exit, and one that is killed in the
-//! middle of a task has told nothing that could be half true: only what the broker has taken is counted. Where its workers reach the broker themselves,
-//! as containers and pods do, a spawner counts what the event log says of them.
+//! A [`MeteredBroker`] between workers and a broker counts their tasks. A resident worker has one in
+//! its own process. A spawner has one where it serves the broker to its workers, so no count is lost
+//! when a worker exits, and only writes that the broker has accepted are counted. Containers and pods
+//! reach the broker directly, so their spawner counts their tasks from the event log ([`LogCounter`]).
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `page.rs`, `histogram.rs` | the text format; durations in buckets |
-//! | `account.rs` | **what is counted** of tasks, without I/O or a clock |
-//! | `book.rs`, `attempt.rs` | the account of a process, shared; an attempt, told as a whole |
-//! | `observed.rs` | a broker that keeps the account |
-//! | `log_counter.rs` | the account of workers that reach the broker themselves, from the event log |
-//! | `queue.rs` | the queue exporter: what waits in a broker |
+//! | `text_format.rs`, `histogram.rs` | the text format; durations in buckets |
+//! | `task_counters.rs` | what is counted of tasks, without I/O or a clock |
+//! | `process_metrics.rs`, `attempt_span.rs` | the metrics of a process; an attempt as a span |
+//! | `metered_broker.rs` | a broker that counts what passes through it |
+//! | `log_counter.rs` | counting from the event log |
+//! | `queue.rs` | metrics of the broker itself |
 
 mod attempt_span;
 mod histogram;

@@ -1,4 +1,4 @@
-//! The account of a process, shared by those who write and those who look.
+//! `Metrics`: the counters of a process, shared by writers and exporters.
 
 use std::{
     fmt,
@@ -15,36 +15,36 @@ use super::{
     text_format::{MetricKind, MetricsPage},
 };
 
-/// The account of a process.
+/// The metrics of a process.
 pub struct Metrics {
     opened: Instant,
-    /// The same moment, in nanoseconds since the epoch.
+    /// The same time, in nanoseconds since the epoch.
     opened_at: u64,
-    account: Mutex<TaskCounters>,
+    counters: Mutex<TaskCounters>,
 }
 
-/// Why a worker ended, as seed and rules name it.
+/// Why a worker exited: the values of `worker_exit_reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExitReason {
-    /// It has done what it was there for, or was told to stop.
+    /// It was done, or was asked to stop.
     Success,
-    /// There was nothing to do for long enough.
+    /// It was idle for `idle_exit`.
     Idle,
-    /// It failed itself, or was killed.
+    /// It failed, or was killed.
     Error,
-    /// It was as old as it was to become.
+    /// It has reached `max_uptime`.
     Timeout,
-    /// It had used up the memory that it was allowed.
+    /// It exceeded its memory limit.
     OutOfMemory,
 }
 
 impl Metrics {
-    /// An empty one, and who wants to know of each attempt.
+    /// Empty metrics, and a recorder for each attempt.
     pub fn new(recorder: Option<Arc<dyn AttemptRecorder>>) -> Self {
         Self {
             opened: Instant::now(),
             opened_at: wall_nanos(),
-            account: Mutex::new(TaskCounters::new(recorder)),
+            counters: Mutex::new(TaskCounters::new(recorder)),
         }
     }
 
@@ -55,13 +55,13 @@ impl Metrics {
         }
     }
 
-    /// A time that the broker gives.
-    pub(super) fn moment_of(&self, at: Timestamp) -> DualTime {
-        self.moment_of_nanos(u64::try_from(at.as_nanosecond()).unwrap_or(0))
+    /// Converts a timestamp of the broker.
+    pub(super) fn time_of(&self, at: Timestamp) -> DualTime {
+        self.time_of_nanos(u64::try_from(at.as_nanosecond()).unwrap_or(0))
     }
 
-    /// The same, in nanoseconds since the epoch.
-    pub(super) fn moment_of_nanos(&self, wall: u64) -> DualTime {
+    /// Converts nanoseconds since the epoch.
+    pub(super) fn time_of_nanos(&self, wall: u64) -> DualTime {
         DualTime {
             wall,
             age: Duration::from_nanos(wall.saturating_sub(self.opened_at)),
@@ -69,30 +69,30 @@ impl Metrics {
     }
 
     pub(super) fn reclaimed(&self, reclaimed: &[Reclaimed]) {
-        let (mut account, now) = (self.account(), self.now());
+        let (mut counters, now) = (self.counters(), self.now());
         reclaimed
             .iter()
-            .for_each(|task| account.lost(task.attempt_id, now));
+            .for_each(|task| counters.lost(task.attempt_id, now));
     }
 
-    /// Notes that a worker has ended.
+    /// Counts the exit of a worker.
     pub fn exited(&self, reason: ExitReason) {
-        *self.account().exits.entry(reason).or_default() += 1;
+        *self.counters().exits.entry(reason).or_default() += 1;
     }
 
-    /// Shows what workers have done.
+    /// Adds the metrics of workers to a page.
     pub fn show(&self, page: &mut MetricsPage) {
-        let account = self.account();
+        let counters = self.counters();
         page.counts(
             "worker_task_total",
             "Attempts of tasks that ended, by how.",
             "status",
-            account.ended(),
+            counters.ended(),
         );
         page.histogram(
             "worker_runtime_seconds",
-            "What a task cost its worker: from the claim to the end in the broker.",
-            &account.runtime,
+            "Time from the claim of an attempt to its end in the broker.",
+            &counters.runtime,
         );
         let mut exited = page.family(
             "worker_exit_reason",
@@ -102,33 +102,33 @@ impl Metrics {
         for reason in ExitReason::ALL {
             exited.sample(
                 &[("reason", reason.as_str())],
-                account.exits.get(&reason).copied().unwrap_or(0) as f64,
+                counters.exits.get(&reason).copied().unwrap_or(0) as f64,
             );
         }
         page.histogram(
             "raddle_task_wait_seconds",
             "How long tasks waited, from when they could be claimed to their first claim.",
-            &account.wait,
+            &counters.wait,
         );
         page.histogram(
             "raddle_task_run_seconds",
             "How long attempts ran, from the start of the target to its end.",
-            &account.run,
+            &counters.run,
         );
-        let in_hand = account.in_hand() as f64;
+        let active = counters.active() as f64;
         page.gauge(
             "raddle_tasks_in_hand",
             "Tasks that are claimed and have not ended.",
-            in_hand,
+            active,
         );
-        if let Some(recorder) = &account.recorder {
+        if let Some(recorder) = &counters.recorder {
             recorder.show(page);
         }
     }
 
-    /// Shows how many tasks found a worker waiting.
+    /// Adds the metrics of warm workers to a page.
     pub fn show_hits(&self, page: &mut MetricsPage) {
-        let hits = &self.account().hits;
+        let hits = &self.counters().hits;
         page.gauge(
             "raddle_warm_hit_ratio",
             "The share of the last 1000 tasks that found a worker waiting for them.",
@@ -143,9 +143,9 @@ impl Metrics {
         );
     }
 
-    pub(super) fn account(&self) -> MutexGuard<'_, TaskCounters> {
-        // Numbers that were being added up during a panic are at worst one too low.
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn counters(&self) -> MutexGuard<'_, TaskCounters> {
+        // A panic in between loses one count at most.
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -158,7 +158,7 @@ fn wall_nanos() -> u64 {
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Book").finish_non_exhaustive()
+        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,7 @@
-//! The queue exporter: what waits in a broker, who is there for it, and whether the broker can be asked at all.
+//! `QueueExporter`: metrics of what waits in a broker, of its workers, and whether it answers.
 //!
-//! The broker is asked when somebody looks, and not more often than is worth it: a look at a long queue is followed by a rest, during which
-//! the last one is shown. Whoever looks never waits for long: a broker that does not answer is what they want to know of.
+//! A scrape triggers a query, but not too often: after a slow query the exporter rests and shows
+//! cached values. A scrape never waits long, because a hanging broker is worth reporting.
 
 use std::{
     collections::BTreeMap,
@@ -23,24 +23,24 @@ use tokio::{
 
 use super::text_format::{MetricKind, MetricsPage};
 
-/// Shows what waits in a broker.
+/// Exports metrics of a broker.
 pub struct QueueExporter {
     broker: Arc<dyn Broker>,
-    /// The look that is under way, or the last one.
-    looking: Mutex<Option<ExporterQueries>>,
-    seen: watch::Sender<ExporterCache>,
+    /// The query that runs, or the last one.
+    running: Mutex<Option<RunningQuery>>,
+    cache: watch::Sender<ExporterCache>,
 }
 
-struct ExporterQueries {
+struct RunningQuery {
     since: Instant,
     task: JoinHandle<()>,
 }
 
-/// What the last looks found.
+/// Results of past queries.
 #[derive(Clone, Debug, Default)]
 struct ExporterCache {
-    look: Option<Arc<QueueQuery>>,
-    /// When the last look was over.
+    snapshot: Option<Arc<QueueSnapshot>>,
+    /// When the last query ended.
     at: Option<Instant>,
     /// How long it took.
     took: Duration,
@@ -49,128 +49,128 @@ struct ExporterCache {
 }
 
 #[derive(Debug)]
-struct QueueQuery {
+struct QueueSnapshot {
     summary: Summary,
     workers: Vec<WorkerEntry>,
 }
 
-/// No more often than this, however many look.
-const REST: Duration = Duration::from_secs(1);
-/// Nor more than this part of the time.
-const SHARE: u32 = 50;
-/// How long somebody who looks waits for the broker.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How many queues have a sample of their own: one for each of thousands would fill the memory of those who collect them.
+/// Shortest time between two queries.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// The rest after a query, as a multiple of its duration.
+const PAUSE_FACTOR: u32 = 50;
+/// How long a scrape waits for the broker.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most queues with their own sample: thousands of series would fill the memory of Prometheus.
 const MAX_QUEUES: usize = 100;
-/// Queues beyond those, and managers: what people call these must not become a label.
+/// Label for all other queues, and for managers, whose names users choose.
 const OTHER: &str = "other";
 
 impl QueueExporter {
-    /// For this broker.
+    /// An exporter for this broker.
     pub fn new(broker: Arc<dyn Broker>) -> Self {
         Self {
             broker,
-            looking: Mutex::default(),
-            seen: watch::Sender::default(),
+            running: Mutex::default(),
+            cache: watch::Sender::default(),
         }
     }
 
-    /// Shows what there is now, or was a moment ago.
+    /// Adds current or cached values to a page.
     pub async fn show(&self, page: &mut MetricsPage) {
-        let mut seen = self.seen.subscribe();
-        if self.look_if_due() {
-            // Past that, what was seen before has to do.
-            let _ = timeout(PATIENCE, seen.changed()).await;
+        let mut cache = self.cache.subscribe();
+        if self.query_if_due() {
+            // After this, cached values must do.
+            let _ = timeout(SCRAPE_TIMEOUT, cache.changed()).await;
         }
-        let latest = self.seen.borrow().clone();
-        let is_up = latest.look.is_some() && !latest.failed && !self.is_overdue();
+        let latest = self.cache.borrow().clone();
+        let is_up = latest.snapshot.is_some() && !latest.failed && !self.is_overdue();
         page.gauge(
             "raddle_broker_up",
             "Whether the broker answers.",
             f64::from(u8::from(is_up)),
         );
         page.gauge(
-            "raddle_broker_look_seconds",
-            "How long the last look at the broker took.",
+            "raddle_broker_query_seconds",
+            "How long the last query of the broker took.",
             latest.took.as_secs_f64(),
         );
-        if let Some(look) = latest.look {
-            show_tasks(page, &look.summary, Timestamp::now());
-            show_workers(page, &look.workers);
+        if let Some(snapshot) = latest.snapshot {
+            show_tasks(page, &snapshot.summary, Timestamp::now());
+            show_workers(page, &snapshot.workers);
         }
     }
 
-    /// Begins a look if it is time for one. Returns whether one is under way.
-    fn look_if_due(&self) -> bool {
-        let mut looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        if looking
+    /// Starts a query if one is due. Returns whether one runs.
+    fn query_if_due(&self) -> bool {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running
             .as_ref()
-            .is_some_and(|looking| !looking.task.is_finished())
+            .is_some_and(|running| !running.task.is_finished())
         {
             return true;
         }
-        let latest = self.seen.borrow().clone();
-        let rest = REST.max(latest.took * SHARE);
+        let latest = self.cache.borrow().clone();
+        let rest = MIN_PAUSE.max(latest.took * PAUSE_FACTOR);
         if !latest.failed && latest.at.is_some_and(|at| at.elapsed() < rest) {
             return false;
         }
-        let task = tokio::spawn(look(Arc::clone(&self.broker), self.seen.clone()));
-        *looking = Some(ExporterQueries {
+        let task = tokio::spawn(query_into(Arc::clone(&self.broker), self.cache.clone()));
+        *running = Some(RunningQuery {
             since: Instant::now(),
             task,
         });
         true
     }
 
-    /// Whether the broker has not answered for longer than anybody waits for it, and did not take that long before.
+    /// Whether the broker takes longer than a scrape waits, and much longer than before.
     fn is_overdue(&self) -> bool {
-        let looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        let took = self.seen.borrow().took;
-        looking.as_ref().is_some_and(|looking| {
-            !looking.task.is_finished()
-                && looking.since.elapsed() >= PATIENCE.max(took.saturating_mul(3))
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let took = self.cache.borrow().took;
+        running.as_ref().is_some_and(|running| {
+            !running.task.is_finished()
+                && running.since.elapsed() >= SCRAPE_TIMEOUT.max(took.saturating_mul(3))
         })
     }
 }
 
 impl Drop for QueueExporter {
     fn drop(&mut self) {
-        if let Some(looking) = self
-            .looking
+        if let Some(running) = self
+            .running
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take()
         {
-            looking.task.abort();
+            running.task.abort();
         }
     }
 }
 
-async fn look(broker: Arc<dyn Broker>, seen: watch::Sender<ExporterCache>) {
+async fn query_into(broker: Arc<dyn Broker>, cache: watch::Sender<ExporterCache>) {
     let began = Instant::now();
-    let found = ask(&*broker).await;
-    seen.send_modify(|seen| {
-        (seen.at, seen.took) = (Some(Instant::now()), began.elapsed());
+    let found = query(&*broker).await;
+    cache.send_modify(|cache| {
+        (cache.at, cache.took) = (Some(Instant::now()), began.elapsed());
         match found {
-            Ok(look) => (seen.look, seen.failed) = (Some(Arc::new(look)), false),
+            Ok(snapshot) => (cache.snapshot, cache.failed) = (Some(Arc::new(snapshot)), false),
             Err(error) => {
-                if !seen.failed {
-                    tracing::error!(%error, "the broker cannot be looked at");
+                if !cache.failed {
+                    tracing::error!(%error, "the broker cannot be queried");
                 }
-                seen.failed = true;
+                cache.failed = true;
             }
         }
     });
 }
 
-async fn ask(broker: &dyn Broker) -> Result<QueueQuery> {
+async fn query(broker: &dyn Broker) -> Result<QueueSnapshot> {
     let summary = broker
         .summarize(SummaryDetail {
             kinds: true,
             ..SummaryDetail::default()
         })
         .await?;
-    Ok(QueueQuery {
+    Ok(QueueSnapshot {
         summary,
         workers: broker.workers().await?,
     })
@@ -183,7 +183,7 @@ fn show_tasks(page: &mut MetricsPage, summary: &Summary, now: Timestamp) {
         "Tasks that wait for a worker, by kind.",
     );
     if summary.kinds.is_empty() {
-        // So that there is something to compare with.
+        // One sample always exists, so that alert rules can compare it.
         pending.sample(&[("kind", "")], 0.0);
     }
     for (kind, waiting) in &summary.kinds {
@@ -219,15 +219,19 @@ fn show_tasks(page: &mut MetricsPage, summary: &Summary, now: Timestamp) {
     for (name, help, value) in [
         (
             "raddle_tasks_delayed",
-            "Tasks whose time has not come.",
+            "Tasks whose delay is not over.",
             summary.delayed,
         ),
         (
             "raddle_tasks_paused",
-            "Tasks that are held back on request.",
+            "Tasks that were paused.",
             summary.paused,
         ),
-        ("raddle_tasks_active", "Tasks that workers have.", active),
+        (
+            "raddle_tasks_active",
+            "Tasks that workers have claimed.",
+            active,
+        ),
         (
             "raddle_tasks_dead",
             "Tasks in the dead-letter queue.",
@@ -239,7 +243,7 @@ fn show_tasks(page: &mut MetricsPage, summary: &Summary, now: Timestamp) {
     for (name, help, value) in [
         (
             "raddle_reclaims_total",
-            "Tasks that were taken back from workers that were gone.",
+            "Tasks that were reclaimed from dead workers.",
             summary.reclaims,
         ),
         (
@@ -298,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_of_worker_is_told_apart_and_managers_are_not() {
+    fn counts_workers_by_kind_and_managers_as_other() {
         let entry = |(number, kind): (usize, &str)| {
             let tid = Tid::from_u64(1_700_000_000_000_000_000 + number as u64).unwrap();
             WorkerEntry::new(

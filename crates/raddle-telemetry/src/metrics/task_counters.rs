@@ -1,4 +1,4 @@
-//! What is counted of the tasks that pass between workers and their broker. No I/O, no clock.
+//! `TaskCounters`: what is counted of tasks between workers and their broker. No I/O, no clock.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,62 +14,62 @@ use raddle_model::{
 
 use super::{AttemptRecorder, AttemptSpan, ExitReason, histogram::Histogram};
 
-/// A moment on both clocks: durations follow the one that never jumps, ids the other.
+/// A time on both clocks. Durations use the monotonic one, TIDs the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DualTime {
     /// Nanoseconds since the epoch.
     pub(crate) wall: u64,
-    /// Since the account was opened.
+    /// Time since the counters were created.
     pub(crate) age: Duration,
 }
 
-/// What became of claimed tasks, and of workers.
+/// Counters of claimed tasks and of workers.
 #[derive(Default)]
 pub(super) struct TaskCounters {
-    /// The attempts whose end has not been seen.
-    in_hand: BTreeMap<AttemptId, ActiveAttempt>,
-    /// Attempts that ended, by their status.
+    /// Attempts that have not ended.
+    active: BTreeMap<AttemptId, ActiveAttempt>,
+    /// Attempts that ended, by status.
     ended: BTreeMap<&'static str, u64>,
-    /// From the claim to the end in the broker.
+    /// Time from the claim to the end in the broker.
     pub(super) runtime: Histogram,
-    /// From when it could be claimed to its first claim.
+    /// Time from when a task could be claimed to its first claim.
     pub(super) wait: Histogram,
-    /// From the start of the target to its end.
+    /// Time from the start of the target to its end.
     pub(super) run: Histogram,
     pub(super) hits: WarmHits,
-    /// Workers that ended, by why.
+    /// Workers that exited, by reason.
     pub(super) exits: BTreeMap<ExitReason, u64>,
-    /// Takes each attempt that is over.
+    /// Receives each finished attempt.
     pub(super) recorder: Option<Arc<dyn AttemptRecorder>>,
 }
 
-/// An attempt that a worker has.
+/// An attempt that has not ended.
 struct ActiveAttempt {
     claimed: DualTime,
     /// For the recorder, if there is one.
     attempt: Option<Box<AttemptSpan>>,
 }
 
-/// Tasks that found a worker waiting, and those that did not.
+/// Tasks that found a waiting worker (hits), and those that did not.
 #[derive(Debug, Default)]
 pub(super) struct WarmHits {
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// The last ones, for a share that says how it is now.
+    /// The most recent tasks, for the current ratio.
     recent: VecDeque<bool>,
 }
 
-/// Ends of an attempt that are not states of its task: another attempt follows; it was given back unfinished; its worker is gone; the task belongs to another
-/// attempt.
+/// Ends of attempts that are no task state: another attempt follows; it was released; its worker is
+/// gone; the task has a later attempt.
 const RETRIED: &str = "retried";
 const RELEASED: &str = "released";
 const LOST: &str = "lost";
 const STALE: &str = "stale";
-/// More attempts than this are not in hand at a time. If ends are missed, because another process has taken a task back, the oldest are
-/// forgotten.
-const IN_HAND: usize = 20_000;
-/// Of how many tasks the share of hits is taken.
-const RECENT: usize = 1000;
+/// Most active attempts to track. If ends are missed, because another process has reclaimed a task,
+/// the oldest are dropped.
+const MAX_ACTIVE: usize = 20_000;
+/// How many recent tasks the hit ratio covers.
+const RECENT_TASKS: usize = 1000;
 
 impl TaskCounters {
     pub(super) fn new(recorder: Option<Arc<dyn AttemptRecorder>>) -> Self {
@@ -79,25 +79,25 @@ impl TaskCounters {
         }
     }
 
-    /// Tasks were taken by somebody who had begun to ask for them at `asked`.
+    /// Counts claimed tasks. The worker had been waiting for them since `asked`.
     pub(super) fn claimed(&mut self, claims: &[LeasedTask], asked: DualTime, now: DualTime) {
         for LeasedTask {
             attempt_id, spec, ..
         } in claims
         {
-            // When a later attempt became possible is not known here.
+            // When a later attempt became ready is not known here.
             if attempt_id.attempt == 1 {
                 let ready = ready_at(attempt_id.tid, spec);
                 self.wait.observe(seconds(now.wall.saturating_sub(ready)));
                 self.hits.add(ready >= asked.wall);
             } else {
-                self.forget_before(*attempt_id, now);
+                self.lose_earlier(*attempt_id, now);
             }
             let attempt = self
                 .recorder
                 .as_ref()
                 .map(|_| Box::new(AttemptSpan::begin(*attempt_id, spec, now.wall)));
-            self.in_hand.insert(
+            self.active.insert(
                 *attempt_id,
                 ActiveAttempt {
                     claimed: now,
@@ -105,20 +105,21 @@ impl TaskCounters {
                 },
             );
         }
-        while self.in_hand.len() > IN_HAND {
-            self.in_hand.pop_first();
+        while self.active.len() > MAX_ACTIVE {
+            self.active.pop_first();
         }
     }
 
-    /// The broker has taken the end of an attempt. One that was not claimed here is not counted.
+    /// Counts the end of an attempt as the broker recorded it. Attempts that were not claimed here
+    /// do not count.
     pub(super) fn finished(
         &mut self,
         attempt_id: AttemptId,
         report: &AttemptReport,
-        verdict: CompletionOutcome,
+        outcome: CompletionOutcome,
         now: DualTime,
     ) {
-        let status = match verdict {
+        let status = match outcome {
             CompletionOutcome::Finished(state) => state.as_str(),
             CompletionOutcome::Retry(_) => match event_before_another(&report.exit) {
                 TaskEventKind::Reclaimed => LOST,
@@ -127,16 +128,16 @@ impl TaskCounters {
             },
             CompletionOutcome::Stale => STALE,
         };
-        let is_counted = self.has(attempt_id) && verdict != CompletionOutcome::Stale;
+        let is_counted = self.has(attempt_id) && outcome != CompletionOutcome::Stale;
         if let Some(began) = report.started_at.filter(|_| is_counted) {
             self.run
                 .observe(report.ended_at.duration_since(began).as_secs_f64().max(0.0));
         }
         let failure = (!report.exit.is_success()).then(|| report.exit.to_string());
-        self.end(attempt_id, status, failure, now);
+        self.record_end(attempt_id, status, failure, now);
     }
 
-    /// The log has an event of an attempt. `ran` is for how many seconds its target ran, where that is known.
+    /// Counts an event of the log. `ran` is the run time of the target in seconds, if known.
     pub(super) fn logged(
         &mut self,
         attempt_id: AttemptId,
@@ -159,41 +160,41 @@ impl TaskCounters {
         } else {
             event.detail.clone()
         };
-        self.end(attempt_id, status, failure, now);
+        self.record_end(attempt_id, status, failure, now);
     }
 
-    /// Whether the end of this attempt has not been seen.
+    /// Whether an attempt was claimed and has not ended.
     pub(super) fn has(&self, attempt_id: AttemptId) -> bool {
-        self.in_hand.contains_key(&attempt_id)
+        self.active.contains_key(&attempt_id)
     }
 
     pub(super) fn released(
         &mut self,
         attempt_id: AttemptId,
-        verdict: CompletionOutcome,
+        outcome: CompletionOutcome,
         now: DualTime,
     ) {
-        let status = if verdict == CompletionOutcome::Stale {
+        let status = if outcome == CompletionOutcome::Stale {
             STALE
         } else {
             RELEASED
         };
-        self.end(attempt_id, status, None, now);
+        self.record_end(attempt_id, status, None, now);
     }
 
-    /// A task was taken back from a worker that is gone.
+    /// Counts an attempt that was reclaimed from a dead worker.
     pub(super) fn lost(&mut self, attempt_id: AttemptId, now: DualTime) {
-        self.end(attempt_id, LOST, Some("its worker is gone".into()), now);
+        self.record_end(attempt_id, LOST, Some("its worker is gone".into()), now);
     }
 
-    /// Whoever had an earlier attempt is gone: that was taken back, by a process that need not have told.
-    fn forget_before(&mut self, attempt_id: AttemptId, now: DualTime) {
+    /// Counts earlier attempts of the task as lost: another process must have reclaimed them.
+    fn lose_earlier(&mut self, attempt_id: AttemptId, now: DualTime) {
         let earlier = AttemptId {
             attempt: 0,
             ..attempt_id
         }..attempt_id;
         let lost: Vec<AttemptId> = self
-            .in_hand
+            .active
             .range(earlier)
             .map(|(attempt_id, _)| *attempt_id)
             .collect();
@@ -201,15 +202,15 @@ impl TaskCounters {
             .for_each(|attempt_id| self.lost(attempt_id, now));
     }
 
-    /// Ends an attempt, if it was in hand.
-    fn end(
+    /// Counts the end of an attempt, if it is active.
+    fn record_end(
         &mut self,
         attempt_id: AttemptId,
         status: &'static str,
         failure: Option<String>,
         now: DualTime,
     ) {
-        let Some(ActiveAttempt { claimed, attempt }) = self.in_hand.remove(&attempt_id) else {
+        let Some(ActiveAttempt { claimed, attempt }) = self.active.remove(&attempt_id) else {
             return;
         };
         *self.ended.entry(status).or_default() += 1;
@@ -229,7 +230,8 @@ impl TaskCounters {
         }
     }
 
-    /// How many attempts came to which end. All ends are there from the beginning, so that the first of a kind is seen as an increase.
+    /// The number of ended attempts by status. All statuses are listed from the start, so that the
+    /// first event of a kind shows as an increase.
     pub(super) fn ended(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let states = [
             TaskState::Completed,
@@ -245,8 +247,8 @@ impl TaskCounters {
         all.map(|status| (status, self.ended.get(status).copied().unwrap_or(0)))
     }
 
-    pub(super) fn in_hand(&self) -> usize {
-        self.in_hand.len()
+    pub(super) fn active(&self) -> usize {
+        self.active.len()
     }
 }
 
@@ -257,13 +259,14 @@ impl WarmHits {
         } else {
             &mut self.misses
         } += 1;
-        if self.recent.len() == RECENT {
+        if self.recent.len() == RECENT_TASKS {
             self.recent.pop_front();
         }
         self.recent.push_back(is_hit);
     }
 
-    /// The share of hits among the last tasks. Not a number before the first: nothing is known then, and no rule may act on it.
+    /// The ratio of hits among recent tasks. NaN before the first task, so that no alert rule acts
+    /// on it.
     pub(super) fn ratio(&self) -> f64 {
         let hits = self.recent.iter().filter(|is_hit| **is_hit).count();
         hits as f64 / self.recent.len() as f64
@@ -326,97 +329,108 @@ mod tests {
         }
     }
 
-    fn ended(account: &TaskCounters, status: &str) -> u64 {
-        account.ended().find(|(name, _)| *name == status).unwrap().1
+    fn ended(counters: &TaskCounters, status: &str) -> u64 {
+        counters
+            .ended()
+            .find(|(name, _)| *name == status)
+            .unwrap()
+            .1
     }
 
     #[test]
-    fn a_task_waits_runs_and_ends() {
-        let mut account = TaskCounters::default();
+    fn counts_wait_run_and_end_of_a_task() {
+        let mut counters = TaskCounters::default();
         let one = claim(10, 1);
-        account.claimed(std::slice::from_ref(&one), at(0), at(30));
-        assert_eq!((account.wait.count(), account.in_hand()), (1, 1));
-        assert!((account.wait.sum() - 0.02).abs() < 1e-9);
-        account.finished(
+        counters.claimed(std::slice::from_ref(&one), at(0), at(30));
+        assert_eq!((counters.wait.count(), counters.active()), (1, 1));
+        assert!((counters.wait.sum() - 0.02).abs() < 1e-9);
+        counters.finished(
             one.attempt_id,
             &ran(50),
             CompletionOutcome::Finished(TaskState::Completed),
             at(130),
         );
-        assert!((account.runtime.sum() - 0.1).abs() < 1e-9);
-        assert!((account.run.sum() - 0.05).abs() < 1e-9);
-        assert_eq!((ended(&account, "completed"), account.in_hand()), (1, 0));
-        // Said twice, or of a task that was claimed elsewhere.
-        account.finished(
+        assert!((counters.runtime.sum() - 0.1).abs() < 1e-9);
+        assert!((counters.run.sum() - 0.05).abs() < 1e-9);
+        assert_eq!((ended(&counters, "completed"), counters.active()), (1, 0));
+        // A repeated end, or one of a task that was claimed elsewhere.
+        counters.finished(
             one.attempt_id,
             &ran(50),
             CompletionOutcome::Finished(TaskState::Completed),
             at(131),
         );
-        assert_eq!((ended(&account, "completed"), account.run.count()), (1, 1));
+        assert_eq!(
+            (ended(&counters, "completed"), counters.run.count()),
+            (1, 1)
+        );
     }
 
     #[test]
-    fn other_ends_are_told_apart() {
-        let mut account = TaskCounters::default();
+    fn distinguishes_ends_that_are_no_task_state() {
+        let mut counters = TaskCounters::default();
         let tasks: Vec<LeasedTask> = (1..=5).map(|n| claim(n, 1)).collect();
-        account.claimed(&tasks, at(0), at(10));
-        account.finished(
+        counters.claimed(&tasks, at(0), at(10));
+        counters.finished(
             tasks[0].attempt_id,
             &ran(1),
             CompletionOutcome::Retry(Timestamp::UNIX_EPOCH),
             at(11),
         );
-        account.finished(
+        counters.finished(
             tasks[1].attempt_id,
             &ran(1),
             CompletionOutcome::Stale,
             at(11),
         );
-        account.released(
+        counters.released(
             tasks[2].attempt_id,
             CompletionOutcome::Retry(Timestamp::UNIX_EPOCH),
             at(11),
         );
-        account.released(tasks[3].attempt_id, CompletionOutcome::Stale, at(11));
-        account.lost(tasks[4].attempt_id, at(11));
-        let all: Vec<_> = account.ended().filter(|(_, n)| *n > 0).collect();
+        counters.released(tasks[3].attempt_id, CompletionOutcome::Stale, at(11));
+        counters.lost(tasks[4].attempt_id, at(11));
+        let all: Vec<_> = counters.ended().filter(|(_, n)| *n > 0).collect();
         assert_eq!(
             all,
             [("retried", 1), ("released", 1), ("lost", 1), ("stale", 2)]
         );
-        assert_eq!((account.runtime.count(), account.run.count()), (1, 1));
+        assert_eq!((counters.runtime.count(), counters.run.count()), (1, 1));
     }
 
     #[test]
-    fn an_attempt_that_is_followed_by_another_was_lost() {
-        let mut account = TaskCounters::default();
-        account.claimed(&[claim(1, 1), claim(2, 1)], at(0), at(5));
-        account.claimed(&[claim(1, 2)], at(6), at(7));
-        assert_eq!((ended(&account, "lost"), account.in_hand()), (1, 2));
+    fn an_attempt_that_another_one_follows_was_lost() {
+        let mut counters = TaskCounters::default();
+        counters.claimed(&[claim(1, 1), claim(2, 1)], at(0), at(5));
+        counters.claimed(&[claim(1, 2)], at(6), at(7));
+        assert_eq!((ended(&counters, "lost"), counters.active()), (1, 2));
     }
 
     #[test]
-    fn whoever_waited_before_the_task_came_was_a_hit() {
-        let mut account = TaskCounters::default();
-        assert!(account.hits.ratio().is_nan());
-        account.claimed(&[claim(20, 1)], at(10), at(21));
-        account.claimed(&[claim(20, 1)], at(25), at(26));
-        // Not before its time.
+    fn a_worker_that_waited_before_the_task_was_ready_is_a_hit() {
+        let mut counters = TaskCounters::default();
+        assert!(counters.hits.ratio().is_nan());
+        counters.claimed(&[claim(20, 1)], at(10), at(21));
+        counters.claimed(&[claim(20, 1)], at(25), at(26));
+        // Not before its delay is over.
         let mut later = claim(20, 1);
         later.spec.delay = Some(HumanDuration(Duration::from_millis(100)));
-        account.claimed(&[later], at(110), at(121));
-        // It is not known when this one was ready again.
-        account.claimed(&[claim(20, 2)], at(25), at(26));
+        counters.claimed(&[later], at(110), at(121));
+        // When this attempt became ready is not known.
+        counters.claimed(&[claim(20, 2)], at(25), at(26));
         assert_eq!(
-            (account.hits.hits, account.hits.misses, account.wait.count()),
+            (
+                counters.hits.hits,
+                counters.hits.misses,
+                counters.wait.count()
+            ),
             (2, 1, 3)
         );
-        assert!((account.hits.ratio() - 2.0 / 3.0).abs() < 1e-9);
-        for _ in 0..2 * RECENT {
-            account.claimed(&[claim(20, 1)], at(25), at(26));
+        assert!((counters.hits.ratio() - 2.0 / 3.0).abs() < 1e-9);
+        for _ in 0..2 * RECENT_TASKS {
+            counters.claimed(&[claim(20, 1)], at(25), at(26));
         }
-        assert_eq!(account.hits.ratio(), 0.0, "what is long ago does not count");
+        assert_eq!(counters.hits.ratio(), 0.0, "old tasks do not count");
     }
 
     #[derive(Default)]
@@ -431,27 +445,27 @@ mod tests {
     }
 
     #[test]
-    fn records_attempts_that_are_over() {
+    fn records_finished_attempts() {
         let recorded = Arc::new(RecordedEnd::default());
-        let mut account = TaskCounters::new(Some(recorded.clone()));
+        let mut counters = TaskCounters::new(Some(recorded.clone()));
         let mut one = claim(10, 1);
         one.spec.kind = Some("execute".into());
-        account.claimed(std::slice::from_ref(&one), at(0), at(30));
-        account.finished(
+        counters.claimed(std::slice::from_ref(&one), at(0), at(30));
+        counters.finished(
             one.attempt_id,
             &ran(5),
             CompletionOutcome::Finished(TaskState::Completed),
             at(40),
         );
-        account.claimed(&[claim(1, 1)], at(0), at(5));
-        account.claimed(&[claim(1, 2)], at(6), at(7));
+        counters.claimed(&[claim(1, 1)], at(0), at(5));
+        counters.claimed(&[claim(1, 2)], at(6), at(7));
         let recorded = recorded.0.lock().unwrap();
         let [done, lost] = &recorded[..] else {
             panic!("{recorded:?}")
         };
-        assert_eq!(done.own, one.spec.trace(one.attempt_id.tid, 1).parent);
+        assert_eq!(done.span, one.spec.trace(one.attempt_id.tid, 1).parent);
         assert_eq!(
-            (done.began, done.ended, done.within),
+            (done.started, done.ended, done.parent),
             (at(30).wall, at(40).wall, None)
         );
         assert!(
@@ -463,11 +477,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_heard_of_again_is_forgotten() {
-        let mut account = TaskCounters::default();
-        for millis in 0..IN_HAND as u64 + 10 {
-            account.claimed(&[claim(millis, 1)], at(0), at(millis));
+    fn drops_the_oldest_active_attempts() {
+        let mut counters = TaskCounters::default();
+        for millis in 0..MAX_ACTIVE as u64 + 10 {
+            counters.claimed(&[claim(millis, 1)], at(0), at(millis));
         }
-        assert_eq!(account.in_hand(), IN_HAND);
+        assert_eq!(counters.active(), MAX_ACTIVE);
     }
 }

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use super::histogram::Histogram;
 
-/// A page of metrics, as it is written.
+/// A page of metrics.
 #[derive(Debug, Default)]
 pub struct MetricsPage(String);
 
-/// What a metric's numbers mean.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// It only grows.
@@ -17,7 +17,8 @@ pub enum MetricKind {
     Gauge,
     /// A distribution, in buckets.
     Histogram,
-    /// Its name says another kind than it has, and is a promise to those who have rules for it. Prometheus treats it as it is.
+    /// The name promises one type and the values have another. The name is part of the public
+    /// contract, and Prometheus accepts untyped values.
     Untyped,
 }
 
@@ -33,7 +34,7 @@ impl MetricsPage {
         self.0
     }
 
-    /// Begins a metric. Its samples have to follow at once.
+    /// Starts a metric. Its samples must follow at once.
     pub fn family(&mut self, name: &'static str, kind: MetricKind, help: &str) -> MetricFamily<'_> {
         let kind = match kind {
             MetricKind::Counter => "counter",
@@ -49,19 +50,19 @@ impl MetricsPage {
         }
     }
 
-    /// A metric that is one number, which only grows.
+    /// Adds a counter without labels.
     pub fn count(&mut self, name: &'static str, help: &str, value: u64) {
         self.family(name, MetricKind::Counter, help)
             .sample(&[], value as f64);
     }
 
-    /// A metric that is one number, which goes up and down.
+    /// Adds a gauge without labels.
     pub fn gauge(&mut self, name: &'static str, help: &str, value: f64) {
         self.family(name, MetricKind::Gauge, help)
             .sample(&[], value);
     }
 
-    /// A metric that is a number for each of these values of a label, which only grow.
+    /// Adds a counter with one label.
     pub fn counts<'a>(
         &mut self,
         name: &'static str,
@@ -117,7 +118,7 @@ fn number(value: f64) -> String {
     value.to_string()
 }
 
-/// A label's text, in which nothing can end the label or the line.
+/// Escapes a label's text, so that it cannot end the label or the line.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_stand_under_their_metric_and_labels_cannot_break_out() {
+    fn groups_samples_by_metric_and_escapes_labels() {
         let mut page = MetricsPage::default();
         page.gauge("a_ratio", "A share.", f64::NAN);
         let mut family = page.family("b_total", MetricKind::Counter, "Things.");
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_cumulative_and_ends_with_all() {
+    fn histograms_are_cumulative_and_end_with_inf() {
         let mut histogram = Histogram::default();
         [0.0005, 0.003, 0.003, 1e9]
             .into_iter()

@@ -1,4 +1,4 @@
-//! Where the collector is and how it is spoken to: what the flag says, then `OTEL_EXPORTER_OTLP_*`.
+//! The collector's address and protocol: from the flag, else from `OTEL_EXPORTER_OTLP_*`.
 
 use std::{io, time::Duration};
 
@@ -11,44 +11,44 @@ use opentelemetry_otlp::{
 
 use super::tls;
 
-/// A text is not the address of a collector.
+/// A text that is no collector address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "that is not a collector's address: give one like http://127.0.0.1:4318 or https://collector:4318, and credentials in OTEL_EXPORTER_OTLP_HEADERS"
 )]
 pub struct EndpointError;
 
-/// Spans cannot be sent as the environment says.
+/// Why spans cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum SetUpError {
-    /// A protocol that is not spoken here.
-    #[error("OTEL_EXPORTER_OTLP_PROTOCOL is '{0}': give grpc or http/protobuf")]
+    /// The protocol is not supported.
+    #[error("OTEL_EXPORTER_OTLP_PROTOCOL is '{0}': use grpc or http/protobuf")]
     Protocol(String),
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("cannot read '{path}' of {variable}: {source}")]
     File {
         /// The variable that names the file.
         variable: String,
         /// The file.
         path: String,
-        /// Why not.
+        /// The error of the read.
         source: io::Error,
     },
-    /// Certificates that cannot be used.
+    /// The certificates are invalid.
     #[error("the certificates of OTEL_EXPORTER_OTLP_* cannot be used: {0}")]
     Certificates(String),
-    /// Another setting that is wrong.
+    /// Another setting is invalid.
     #[error(transparent)]
     Build(#[from] ExporterBuildError),
 }
 
-/// Where collectors take spans over HTTP.
+/// The path for spans over HTTP.
 const PATH: &str = "/v1/traces";
-/// What OpenTelemetry has for an export.
+/// OpenTelemetry's default timeout of an export.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A setting of OpenTelemetry, that of traces first.
-pub(super) fn setting(name: &str) -> Option<(String, String)> {
+/// Reads an OpenTelemetry variable. The one for traces wins.
+pub(super) fn read_setting(name: &str) -> Option<(String, String)> {
     let names = [
         format!("OTEL_EXPORTER_OTLP_TRACES_{name}"),
         format!("OTEL_EXPORTER_OTLP_{name}"),
@@ -64,12 +64,12 @@ pub(super) fn setting(name: &str) -> Option<(String, String)> {
 
 /// Whether the environment names a collector.
 pub fn is_configured() -> bool {
-    setting("ENDPOINT").is_some()
+    read_setting("ENDPOINT").is_some()
 }
 
-/// Makes the exporter. Within a runtime; it connects with the first export.
-pub(super) fn connect(endpoint: Option<&str>) -> Result<(SpanExporter, String), SetUpError> {
-    let protocol = match setting("PROTOCOL") {
+/// Makes the exporter, inside a runtime. It connects at the first export.
+pub(super) fn build_exporter(endpoint: Option<&str>) -> Result<(SpanExporter, String), SetUpError> {
+    let protocol = match read_setting("PROTOCOL") {
         None => Protocol::HttpBinary,
         Some((_, name)) if name == "http/protobuf" => Protocol::HttpBinary,
         Some((_, name)) if name == "grpc" => Protocol::Grpc,
@@ -77,9 +77,9 @@ pub(super) fn connect(endpoint: Option<&str>) -> Result<(SpanExporter, String), 
     };
     let (variable, address) = match endpoint {
         Some(address) => (String::new(), address.to_owned()),
-        None => setting("ENDPOINT").unwrap_or_default(),
+        None => read_setting("ENDPOINT").unwrap_or_default(),
     };
-    let milliseconds = setting("TIMEOUT").and_then(|(_, value)| value.parse().ok());
+    let milliseconds = read_setting("TIMEOUT").and_then(|(_, value)| value.parse().ok());
     let timeout = milliseconds.map_or(TIMEOUT, Duration::from_millis);
     let is_plain = address.starts_with("http://");
     if matches!(protocol, Protocol::Grpc) {
@@ -88,11 +88,11 @@ pub(super) fn connect(endpoint: Option<&str>) -> Result<(SpanExporter, String), 
             .with_endpoint(&address)
             .with_timeout(timeout);
         if !is_plain {
-            builder = builder.with_tls_config(tls::of_tonic()?);
+            builder = builder.with_tls_config(tls::tonic_config()?);
         }
         return Ok((builder.build()?, address));
     }
-    // The variable for traces alone has the whole URL.
+    // The variable for traces contains the full URL.
     let is_whole = variable.contains("_TRACES_") || endpoint.is_some() && has_path(&address);
     let address = if is_whole {
         address
@@ -100,9 +100,9 @@ pub(super) fn connect(endpoint: Option<&str>) -> Result<(SpanExporter, String), 
         format!("{}{PATH}", address.trim_end_matches('/'))
     };
     let tls = if is_plain {
-        tls::without_roots()
+        tls::plain_config()
     } else {
-        tls::of_rustls()?
+        tls::rustls_config()?
     };
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
@@ -122,8 +122,9 @@ fn has_path(address: &str) -> bool {
     address.parse::<Uri>().is_ok_and(|uri| uri.path() != "/")
 }
 
-/// Takes the URL of a collector as it is. It has no user: the text of an error, or of a log, must not have a password in it.
-pub fn endpoint(text: &str) -> Result<String, EndpointError> {
+/// Parses the URL of a collector. It may not contain a user, so that no password gets into errors
+/// and logs.
+pub fn parse_endpoint(text: &str) -> Result<String, EndpointError> {
     let uri: Uri = text.parse().map_err(|_| EndpointError)?;
     let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
     let has_user = uri
@@ -141,13 +142,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_url_without_credentials() {
+    fn accepts_urls_without_credentials() {
         for text in [
             "http://127.0.0.1:4318",
             "https://collector.example",
             "http://[::1]:9/x/v1/traces",
         ] {
-            assert_eq!(endpoint(text).as_deref(), Ok(text));
+            assert_eq!(parse_endpoint(text).as_deref(), Ok(text));
         }
         for text in [
             "",
@@ -156,7 +157,7 @@ mod tests {
             "http://127.0.0.1/a b",
             "https://u:secret@127.0.0.1",
         ] {
-            assert_eq!(endpoint(text), Err(EndpointError), "{text}");
+            assert_eq!(parse_endpoint(text), Err(EndpointError), "{text}");
         }
     }
 }

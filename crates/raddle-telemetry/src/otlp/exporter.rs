@@ -1,4 +1,4 @@
-//! Sends spans to a collector, some at a time.
+//! `SpanSender`: exports spans in batches.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -14,61 +14,64 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{SetUpError, collector::connect, sink::Sink};
+use super::{SetUpError, collector::build_exporter, span_queue::SpanQueue};
 use crate::metrics::AttemptRecorder;
 
-/// Sends spans until it is closed.
+/// Exports spans until it is closed.
 pub struct SpanSender {
-    sink: Arc<Sink>,
+    span_queue: Arc<SpanQueue>,
     task: JoinHandle<()>,
 }
 
-/// Who tells.
+/// The process that sends spans.
 #[derive(Clone, Debug)]
 pub struct OtlpResource {
-    /// What kind of service, and what it is called.
+    /// Kind and name of the service.
     pub service: String,
     /// The machine.
     pub host: String,
 }
 
-/// How many are sent at once.
+/// Most spans in a batch.
 const BATCH: usize = 512;
-/// How long the first of them waits for others.
+/// How long a batch waits for more spans.
 const LINGER: Duration = Duration::from_secs(1);
-/// How long the last ones may take when the process ends.
+/// How long the last export may take when the process exits.
 const LAST_TRY: Duration = Duration::from_secs(2);
 
 impl SpanSender {
-    /// Starts to send, to this collector or to that of the environment.
+    /// Starts exporting to this collector, or to the one that the environment names.
     pub fn start(endpoint: Option<&str>, resource: OtlpResource) -> Result<Self, SetUpError> {
-        let (mut exporter, endpoint) = connect(endpoint)?;
+        let (mut exporter, endpoint) = build_exporter(endpoint)?;
         exporter.set_resource(&resource.into());
-        let (sink, queue) = Sink::new();
+        let (span_queue, queue) = SpanQueue::new();
         let sender = Sender {
             exporter,
             endpoint,
             queue,
-            sink: Arc::clone(&sink),
+            span_queue: Arc::clone(&span_queue),
             fails: false,
         };
         Ok(Self {
-            sink,
+            span_queue,
             task: tokio::spawn(sender.run()),
         })
     }
 
-    /// Takes attempts of tasks, for as long as it is not closed.
+    /// The recorder whose attempts are exported.
     pub fn recorder(&self) -> Arc<dyn AttemptRecorder> {
-        Arc::clone(&self.sink) as Arc<dyn AttemptRecorder>
+        Arc::clone(&self.span_queue) as Arc<dyn AttemptRecorder>
     }
 
-    /// Sends what is left, as far as that takes no time to speak of.
+    /// Exports the remaining spans, parent [`LAST_TRY`].
     pub async fn close(self) {
-        let Self { sink, mut task } = self;
+        let Self {
+            span_queue,
+            mut task,
+        } = self;
         let last = async {
-            // Refused only if the task is gone.
-            let _ = sink.room.send(None).await;
+            // Fails only if the task is gone.
+            let _ = span_queue.sender.send(None).await;
             let _ = (&mut task).await;
         };
         if timeout(LAST_TRY, last).await.is_err() {
@@ -78,7 +81,7 @@ impl SpanSender {
 }
 
 impl From<OtlpResource> for opentelemetry_sdk::Resource {
-    /// With what the environment says of the service, which comes first.
+    /// `OTEL_SERVICE_NAME` overrides the service name.
     fn from(resource: OtlpResource) -> Self {
         let builder = Self::builder().with_attribute(KeyValue::new("host.name", resource.host));
         match std::env::var("OTEL_SERVICE_NAME") {
@@ -88,12 +91,12 @@ impl From<OtlpResource> for opentelemetry_sdk::Resource {
     }
 }
 
-/// The task that sends.
+/// The tokio task that exports.
 struct Sender {
     exporter: SpanExporter,
     endpoint: String,
     queue: mpsc::Receiver<Option<SpanData>>,
-    sink: Arc<Sink>,
+    span_queue: Arc<SpanQueue>,
     fails: bool,
 }
 
@@ -119,16 +122,16 @@ impl Sender {
         let (endpoint, count) = (&self.endpoint, batch.len() as u64);
         match self.exporter.export(batch).await {
             Ok(()) => {
-                self.sink.exported.fetch_add(count, Ordering::Relaxed);
+                self.span_queue.exported.fetch_add(count, Ordering::Relaxed);
                 if std::mem::take(&mut self.fails) {
-                    tracing::info!(%endpoint, "spans are delivered again");
+                    tracing::info!(%endpoint, "spans are exported again");
                 }
             }
             Err(error) => {
-                self.sink.dropped.fetch_add(count, Ordering::Relaxed);
-                // Logged once until it succeeds again; the metric says how many are lost.
+                self.span_queue.dropped.fetch_add(count, Ordering::Relaxed);
+                // Logged once per outage. The metric counts the lost spans.
                 if !std::mem::replace(&mut self.fails, true) {
-                    tracing::warn!(%endpoint, %error, "spans cannot be delivered, and are dropped");
+                    tracing::warn!(%endpoint, %error, "spans cannot be exported, and are dropped");
                 }
             }
         }

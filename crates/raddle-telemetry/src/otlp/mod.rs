@@ -1,18 +1,18 @@
-//! Spans for a collector: each attempt of a task, from its claim to its end, over OTLP.
+//! Export of spans over OTLP: each attempt of a task, from its claim to its end.
 //!
 //! ```text
-//! Observed ───► Book ───► Sink (bounded) ───► Exporter ───► opentelemetry-otlp ───► collector
-//!                            │ full: dropped and counted       │ fails: dropped and counted
+//! MeteredBroker ─► Metrics ─► SpanQueue (bounded) ─► SpanSender ─► opentelemetry-otlp ─► collector
+//!                                │ full: dropped, counted  │ fails: dropped, counted
 //! ```
 //!
-//! Nothing that runs a task ever waits for a collector. What cannot be delivered is dropped, and that is counted in a metric. Of OpenTelemetry only the exporter
-//! is used, under our bounded queue: its batch processor would block one of the few threads of a worker.
+//! Nothing that runs a task waits for a collector. Of OpenTelemetry only the exporter is used,
+//! behind our bounded queue: its batch processor would block one of the few threads of a worker.
 
 mod collector;
 mod exporter;
-mod sink;
 mod span;
+mod span_queue;
 mod tls;
 
-pub use collector::{EndpointError, SetUpError, endpoint, is_configured};
+pub use collector::{EndpointError, SetUpError, is_configured, parse_endpoint};
 pub use exporter::{OtlpResource, SpanSender};

@@ -1,4 +1,4 @@
-//! An attempt as OpenTelemetry has it.
+//! Conversion of an `AttemptSpan` to an OpenTelemetry span.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,17 +10,17 @@ use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
 use crate::metrics::AttemptSpan;
 
-pub(super) fn span(attempt: AttemptSpan) -> SpanData {
+pub(super) fn to_span_data(attempt: AttemptSpan) -> SpanData {
     let AttemptSpan {
-        own,
-        within,
+        span,
+        parent,
         name,
-        began,
+        started,
         ended,
         attributes,
         failure,
     } = attempt;
-    let trace_id = TraceId::from_hex(&own.trace.to_string()).unwrap_or(TraceId::INVALID);
+    let trace_id = TraceId::from_hex(&span.trace.to_string()).unwrap_or(TraceId::INVALID);
     let id = |id: raddle_model::trace::SpanId| {
         SpanId::from_hex(&id.to_string()).unwrap_or(SpanId::INVALID)
     };
@@ -28,18 +28,18 @@ pub(super) fn span(attempt: AttemptSpan) -> SpanData {
     SpanData {
         span_context: SpanContext::new(
             trace_id,
-            id(own.span),
+            id(span.span),
             TraceFlags::SAMPLED,
             false,
             TraceState::default(),
         ),
-        parent_span_id: within.map_or(SpanId::INVALID, id),
-        parent_span_is_remote: within.is_some(),
-        // It takes a message from a queue and works on it.
+        parent_span_id: parent.map_or(SpanId::INVALID, id),
+        parent_span_is_remote: parent.is_some(),
+        // The attempt takes a message from a queue and processes it.
         span_kind: SpanKind::Consumer,
         name: name.into(),
-        start_time: at(began),
-        end_time: at(ended.max(began)),
+        start_time: at(started),
+        end_time: at(ended.max(started)),
         attributes: attributes
             .into_iter()
             .map(|(key, value)| KeyValue::new(key, value))

@@ -80,7 +80,7 @@ fn errors_name_the_file_and_the_fix() {
     ));
     fs::remove_file(&authority).unwrap();
     assert!(
-        matches!(load(), CredentialsError::Unreadable { place, .. } if place.part == CredentialPart::Ca)
+        matches!(load(), CredentialsError::Unreadable { origin, .. } if origin.part == CredentialPart::Ca)
     );
     fs::create_dir(&authority).unwrap();
     assert!(load().to_string().contains("not a regular file"));

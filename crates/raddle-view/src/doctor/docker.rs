@@ -8,8 +8,8 @@ use super::Finding;
 pub(super) async fn check_engine() -> Finding {
     let is_named = std::env::var_os("DOCKER_HOST").is_some_and(|host| !host.is_empty());
     let (area, name) = ("containers", "docker engine");
-    match async { DockerEngine::of_environment()?.standing().await }.await {
-        Ok(engine) if engine.filters => Finding::fine(
+    match async { DockerEngine::from_env()?.info().await }.await {
+        Ok(engine) if engine.has_seccomp => Finding::fine(
             area,
             name,
             format!("version {}, with a seccomp filter", engine.version),
@@ -23,12 +23,12 @@ pub(super) async fn check_engine() -> Finding {
             ),
             "start the engine with its filter, or name a profile in spawner.container.seccomp",
         ),
-        Err(error) if error.obstacle == LaunchFailure::Unreachable && !is_named => Finding::fine(
+        Err(error) if error.kind == LaunchFailure::Unreachable && !is_named => Finding::fine(
             area,
             name,
-            "none here, and none needed unless workers are to be containers".into(),
+            "not found; needed only for workers in containers".into(),
         ),
-        Err(error) => Finding::warning(area, name, error.to_string(), fix(error.obstacle, None)),
+        Err(error) => Finding::warning(area, name, error.to_string(), fix(error.kind, None)),
     }
 }
 
@@ -39,21 +39,18 @@ pub(super) async fn check_task_image() -> Finding {
         .ok()
         .filter(|image| !image.is_empty());
     let Some(image) = image else {
-        let detail = "for workers with --task-image, or WORKER_TASK_IMAGE, which is not set here";
+        let detail = "not checked: WORKER_TASK_IMAGE is not set";
         return Finding::fine(area, name, detail.into());
     };
-    match async { DockerEngine::of_environment()?.image(&image).await }.await {
+    match async { DockerEngine::from_env()?.inspect_image(&image).await }.await {
         Ok(_) => Finding::fine(
             area,
             name,
-            format!("tasks run in containers of '{image}', as WORKER_TASK_IMAGE says"),
+            format!("tasks run in containers of the image '{image}' (WORKER_TASK_IMAGE)"),
         ),
-        Err(error) => Finding::warning(
-            area,
-            name,
-            error.to_string(),
-            fix(error.obstacle, Some(&image)),
-        ),
+        Err(error) => {
+            Finding::warning(area, name, error.to_string(), fix(error.kind, Some(&image)))
+        }
     }
 }
 
@@ -61,23 +58,21 @@ pub(super) async fn check_task_image() -> Finding {
 fn fix(failure: LaunchFailure, image: Option<&str>) -> String {
     match (failure, image) {
         (LaunchFailure::Image, Some(image)) => {
-            format!(
-                "'docker pull {image}', if a registry has it, or name another in WORKER_TASK_IMAGE"
-            )
+            format!("run 'docker pull {image}', or name another image in WORKER_TASK_IMAGE")
         }
         (LaunchFailure::Unreachable, _) => {
             "start the engine, or name another with DOCKER_HOST=unix://PATH".into()
         }
         (LaunchFailure::Denied, _) => {
-            "put this user into the group 'docker', and log in anew".into()
+            "add this user to the group 'docker', and log in again".into()
         }
         (LaunchFailure::DiskFull, _) => {
-            "make room on the engine's disk: 'docker system df' shows what takes it".into()
+            "free space on the disk of the engine: see 'docker system df'".into()
         }
-        (LaunchFailure::Starved, _) => {
-            "raise what this user may have, with 'ulimit -n' and 'ulimit -u'".into()
+        (LaunchFailure::ResourcesExhausted, _) => {
+            "raise the limits of this user with 'ulimit -n' and 'ulimit -u'".into()
         }
-        _ => "look at the engine's log, for example with 'journalctl -u docker'".into(),
+        _ => "see the log of the engine, for example with 'journalctl -u docker'".into(),
     }
 }
 

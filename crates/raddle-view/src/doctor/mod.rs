@@ -157,11 +157,11 @@ fn unreachable_broker(url: &BrokerUrl) -> (&'static str, &'static str) {
         ),
         BrokerUrl::Sqlite(_) => (
             "database",
-            "mend what it says: nothing was changed. To work elsewhere meanwhile, give --queue-url",
+            "fix the error; nothing was changed. To use another broker meanwhile, give --queue-url",
         ),
         _ => (
             "database",
-            "start the server or mend what it says, or name another with --queue-url",
+            "start the server or fix the error, or name another broker with --queue-url",
         ),
     }
 }
@@ -192,10 +192,10 @@ async fn check_unmanaged_group_workers(broker: &dyn Broker) -> Result<Vec<Findin
         let (slug, sources) = (&view.slug, view.sources.join(", "));
         let waiting = count(view.waiting, "task");
         let detail = format!(
-            "no manager that runs has it, and it collects what is written to {sources}: {waiting} ready to run"
+            "no live manager runs it, and it still receives the messages of {sources}: {waiting} ready to run"
         );
         let fix = format!(
-            "start its manager with 'raddle up', or, if there is to be none, 'raddle group forget {slug}'"
+            "start its manager with 'raddle up', or delete it with 'raddle group forget {slug}'"
         );
         Finding::warning("groups", &format!("worker {slug}"), detail, fix)
     };

@@ -76,7 +76,7 @@ fn check_routines(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -
         AREA,
         "routine",
         detail,
-        "its tasks wait until a program offers it: 'raddle up' refuses the file",
+        "start a program that offers it: until then its tasks wait, and 'raddle up' refuses the file",
     ))
 }
 
@@ -134,7 +134,7 @@ fn read_groups(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
                 AREA,
                 "raddle.toml",
                 detail,
-                "mend that line: 'raddle up' refuses the file as it is",
+                "fix that line: 'raddle up' refuses the file",
             )))
         }
     }
@@ -157,16 +157,16 @@ fn check_stop_timeout(
         false => ("TimeoutStopSec", format!("TimeoutStopSec={seconds}")),
     };
     let ok = run.stops_within.is_none_or(|within| within >= needed.0);
-    let within = run.stops_within.map_or("for ever".to_owned(), |within| {
+    let within = run.stops_within.map_or("no limit".to_owned(), |within| {
         HumanDuration(within).to_string()
     });
-    let said = if run.is_said {
-        "says"
+    let verb = if run.is_said {
+        "sets"
     } else {
-        "says nothing, which means"
+        "uses the default of"
     };
     let detail = format!(
-        "{}: '{}' {said} {within}, and a stop may take {needed}: the longest execution_timeout, shutdown_timeout and 2s",
+        "{}: '{}' {verb} {within}, and a stop may take {needed}: the longest execution_timeout, shutdown_timeout and 2s",
         file.display(),
         run.name
     );
@@ -176,7 +176,7 @@ fn check_stop_timeout(
             AREA,
             name,
             detail,
-            format!("write '{assigned}' there: else what runs is killed"),
+            format!("write '{assigned}' there: otherwise running tasks are killed"),
         ),
     }
 }

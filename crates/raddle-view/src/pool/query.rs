@@ -82,7 +82,7 @@ impl QueriedWorker {
 impl fmt::Display for QueryFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TimedOut => write!(f, "it said nothing for {ANSWER_TIMEOUT:?}"),
+            Self::TimedOut => write!(f, "no answer within {ANSWER_TIMEOUT:?}"),
             Self::Other(why) => f.write_str(why),
         }
     }
@@ -135,10 +135,12 @@ pub fn connect(
 ) -> Result<ControlConnection, QueryFailure> {
     match (worker.secure, own) {
         (true, None) => Err(QueryFailure::Other(
-            "it serves over TLS: say who you are with --credentials-ca, --credentials-cert and --credentials-key"
+            "it serves over TLS: give --credentials-ca, --credentials-cert and --credentials-key"
                 .into(),
         )),
-        (false, Some(_)) => Err(QueryFailure::Other("it serves without TLS: ask it without credentials".into())),
+        (false, Some(_)) => Err(QueryFailure::Other(
+            "it serves without TLS: leave out the credentials".into(),
+        )),
         _ => Ok(ControlConnection::with_credentials(&worker.address, own)?),
     }
 }
@@ -173,7 +175,7 @@ pub async fn query(
             // first.
             let flags = "--credentials-ca, --credentials-cert and --credentials-key";
             return Err(QueryFailure::Other(format!(
-                "{error}; if it serves over TLS, say who you are with {flags}"
+                "{error}; if it serves over TLS, give {flags}"
             )));
         }
         Ok(Err(error)) => return Err(error.into()),

@@ -1,8 +1,8 @@
-//! Workers that take calls, in the registry of a broker: how they are entered there, and found.
+//! Discovery of pool workers in the registry of a broker.
 //!
-//! Calls need no broker, and where there is one, it carries none of them: it is asked who is there, and that is all. Whoever publishes a worker enters it
-//! for as long as he renews its lease, as a worker that has no queue and claims nothing; whoever looks for workers reads the registry again and
-//! again. What stands there is a hint. Whoever may write to the broker may enter anybody.
+//! Calls do not pass the broker. A publisher registers a worker that has no queue and claims
+//! nothing, and renews its lease. Callers read the registry periodically. Entries are hints: anyone
+//! who can write to the broker can register a worker.
 
 mod record;
 mod registered;
@@ -29,26 +29,29 @@ use tokio::sync::watch;
 use self::registered::RegisteredWorker;
 use crate::worker::this_host;
 
-/// How long it takes at most until somebody hears of what has changed. It is no wait that a call has: one that finds nobody at an address looks at once.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Nobody looks more often than that.
-const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How often subscribers read the registry. A call that cannot reach a worker triggers a read at
+/// once.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest time between two reads.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
 
 /// Workers that are in the registry of a broker: on one machine with SQLite, on many with Redis.
 ///
-/// A worker is there while whoever published it lives: one whose machine dies is gone when its lease is over, within 4 s. An address that means something
-/// on one machine alone (a Unix socket, the loopback) is only believed there.
+/// A worker is listed while its publisher lives. If its machine dies, it disappears when its lease
+/// expires, within 4 s. An address that is valid on one machine only (a Unix socket, the loopback)
+/// is ignored on others.
 ///
-/// Whoever may write to the broker decides who is called. Use credentials where that are not only those whom you trust.
+/// Anyone who can write to the broker decides which workers are called. Use credentials if you do
+/// not trust all of them.
 #[derive(Clone)]
 pub struct BrokerDiscovery {
     broker: Arc<dyn Broker>,
     namespace: String,
     routines: BTreeSet<String>,
-    poll_interval: Duration,
-    /// The workers that were entered here.
-    entered: Arc<Mutex<BTreeMap<WorkerUid, RegisteredWorker>>>,
-    /// Tells that a worker was not reached.
+    every: Duration,
+    /// Workers that were registered by this instance.
+    registered: Arc<Mutex<BTreeMap<WorkerUid, RegisteredWorker>>>,
+    /// Signals that a worker could not be reached.
     rechecks: watch::Sender<()>,
 }
 
@@ -60,28 +63,28 @@ impl BrokerDiscovery {
     ) -> Result<Self, DiscoveryError> {
         let namespace = namespace.into();
         check_namespace(&namespace)?;
-        // Workers are this same program, unless somebody says otherwise. Two of one name are told of where they matter.
+        // By default workers run this program. Duplicate names are reported where they matter.
         let routines =
             Routines::of_this_program().map(|all| all.names().map(str::to_owned).collect());
         Ok(Self {
             broker,
             namespace,
             routines: routines.unwrap_or_default(),
-            poll_interval: POLL_INTERVAL,
-            entered: Arc::default(),
+            every: READ_INTERVAL,
+            registered: Arc::default(),
             rechecks: watch::Sender::default(),
         })
     }
 
-    /// How often to look. Every second, if nothing is said.
+    /// How often to read the registry. Default: every second.
     pub fn every(self, pause: Duration) -> Self {
         Self {
-            every: pause.max(MIN_POLL_INTERVAL),
+            every: pause.max(MIN_PAUSE),
             ..self
         }
     }
 
-    /// What the workers that are published run, for those who look at the registry. The routines of this program, if nothing is said.
+    /// The routines of published workers, as shown in the registry. Default: those of this program.
     pub fn routines(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             routines: names.into_iter().map(Into::into).collect(),
@@ -94,11 +97,13 @@ impl BrokerDiscovery {
         &self.namespace
     }
 
-    fn entered(&self) -> MutexGuard<'_, BTreeMap<WorkerUid, RegisteredWorker>> {
-        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registered(&self) -> MutexGuard<'_, BTreeMap<WorkerUid, RegisteredWorker>> {
+        self.registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn look(&self) -> BrokerResult<Vec<WorkerMetadata>> {
+    async fn read_registry(&self) -> BrokerResult<Vec<WorkerMetadata>> {
         Ok(record::read(
             self.broker.workers().await?,
             &self.namespace,
@@ -119,22 +124,23 @@ impl Publisher for BrokerDiscovery {
                             reason,
                         ))
                     })?;
-                let (entered, first) = RegisteredWorker::start(Arc::clone(&self.broker), info);
-                // The one before goes when this one is there, so that the worker is never missing.
-                let before = self.entered().insert(worker.uid, entered);
+                let (registered, first) = RegisteredWorker::start(Arc::clone(&self.broker), info);
+                // The old entry goes after the new one is there, so that the worker is never
+                // missing.
+                let old = self.registered().insert(worker.uid, registered);
                 let outcome = first.await;
-                if let Some(before) = before {
-                    before.leave().await;
+                if let Some(old) = old {
+                    old.deregister().await;
                 }
                 if let Err(error) = outcome {
-                    tracing::warn!(worker = %worker.uid, %error, "a worker is not in the registry yet; it is entered as soon as the broker answers");
+                    tracing::warn!(worker = %worker.uid, %error, "a worker is not registered yet: retrying");
                 }
                 Ok(())
             }
             DiscoveryEvent::Dropped(worker) => {
-                let entered = self.entered().remove(&worker.uid);
-                if let Some(entered) = entered {
-                    entered.leave().await;
+                let registered = self.registered().remove(&worker.uid);
+                if let Some(registered) = registered {
+                    registered.deregister().await;
                 }
                 Ok(())
             }
@@ -142,8 +148,8 @@ impl Publisher for BrokerDiscovery {
     }
 
     fn withdraw(&self, worker: &WorkerMetadata) {
-        // It leaves by itself, if there is time for it, and else with the end of its lease.
-        drop(self.entered().remove(&worker.uid));
+        // It deregisters in the background, or its lease expires.
+        drop(self.registered().remove(&worker.uid));
     }
 }
 
@@ -154,18 +160,18 @@ impl Discovery for BrokerDiscovery {
         filter: Option<WorkerFilter>,
     ) -> Result<Subscription, DiscoveryError> {
         let (this, rechecks) = (self.clone(), self.rechecks.subscribe());
-        let first = this.look().await;
+        let first = this.read_registry().await;
         let first =
             first.map_err(|error| failed("cannot read the registry")(io::Error::other(error)))?;
         let later = stream::unfold((this, rechecks), |(this, mut rechecks)| async move {
             let mut is_cut_off = false;
             loop {
-                wait_for_recheck(&mut rechecks, MIN_POLL_INTERVAL, this.poll_interval).await;
-                match this.look().await {
+                wait_for_recheck(&mut rechecks, MIN_PAUSE, this.every).await;
+                match this.read_registry().await {
                     Ok(workers) => return Some((workers, (this, rechecks))),
-                    // A broker that does not answer takes no workers away.
+                    // Known workers stay while the broker does not answer.
                     Err(error) if !std::mem::replace(&mut is_cut_off, true) => {
-                        tracing::warn!(%error, "the registry cannot be read: the workers that are known stay");
+                        tracing::warn!(%error, "the registry cannot be read: known workers stay");
                     }
                     Err(_) => {}
                 }
@@ -181,10 +187,7 @@ impl Discovery for BrokerDiscovery {
 
 fn failed(what: &str) -> impl FnOnce(io::Error) -> DiscoveryError {
     let what = what.to_owned();
-    move |source| DiscoveryError {
-        operation: what,
-        source,
-    }
+    move |source| DiscoveryError { what, source }
 }
 
 impl fmt::Debug for BrokerDiscovery {

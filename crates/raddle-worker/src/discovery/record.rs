@@ -1,4 +1,4 @@
-//! A worker that takes calls, as it stands in a registry. Pure.
+//! Conversion between `WorkerMetadata` and registry entries. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,20 +10,20 @@ use raddle_model::{
 
 use crate::worker::this_host;
 
-/// More workers of one name are not taken: those that came first are.
-const MOST: usize = 4096;
-/// More names of routines are not said.
-const MOST_ROUTINES: usize = 1024;
-/// Nor longer ones.
-const LONGEST_ROUTINE: usize = 256;
+/// Most workers of one namespace. Later ones are ignored.
+const MAX_WORKERS: usize = 4096;
+/// Most routine names in an entry.
+const MAX_ROUTINES: usize = 1024;
+/// Longest routine name in an entry.
+const MAX_ROUTINE_BYTES: usize = 256;
 
-/// What is entered of a worker, or why it cannot be.
+/// Makes the entry of a worker, or says why it cannot be published.
 pub(super) fn write(
     worker: &WorkerMetadata,
     namespace: &str,
     routines: &BTreeSet<String>,
 ) -> Result<WorkerInfo, String> {
-    worker.validate().map_err(|error| error.to_string())?;
+    worker.check().map_err(|error| error.to_string())?;
     let WorkerMetadata {
         uid,
         address,
@@ -36,15 +36,16 @@ pub(super) fn write(
     } = worker.clone();
     if address
         .parse::<Address>()
-        .is_ok_and(|address| address.is_wildcard())
+        .is_ok_and(|address| address.is_everywhere())
     {
-        let why = "which is another place on every machine: say where others find it, or serve at one address";
+        let why =
+            "which differs on each machine: say where others find it, or serve at one address";
         return Err(format!("it serves at {address}, {why}"));
     }
     let routines = routines
         .iter()
-        .filter(|name| name.len() <= LONGEST_ROUTINE)
-        .take(MOST_ROUTINES)
+        .filter(|name| name.len() <= MAX_ROUTINE_BYTES)
+        .take(MAX_ROUTINES)
         .cloned();
     let callee = PoolWorkerInfo {
         namespace: namespace.to_owned(),
@@ -68,7 +69,7 @@ pub(super) fn write(
     })
 }
 
-/// The workers of this name that a registry shows, for somebody on this machine. What cannot be one is passed over.
+/// Reads the workers of a namespace, as seen from the machine `here`. Invalid entries are skipped.
 pub(super) fn read(entries: Vec<WorkerEntry>, namespace: &str, here: &str) -> Vec<WorkerMetadata> {
     let mut found = BTreeMap::new();
     for WorkerEntry { tid, info, .. } in entries {
@@ -84,23 +85,23 @@ pub(super) fn read(entries: Vec<WorkerEntry>, namespace: &str, here: &str) -> Ve
         if callee.namespace != namespace {
             continue;
         }
-        match worker(*callee, pid, host == here) {
-            // Entries come in their order: what was said last of a worker counts.
-            Ok(worker) if found.len() < MOST || found.contains_key(&worker.uid) => {
+        match parse_worker(*callee, pid, host == here) {
+            // Entries are in order, so the last one of a worker wins.
+            Ok(worker) if found.len() < MAX_WORKERS || found.contains_key(&worker.uid) => {
                 drop(found.insert(worker.uid, worker))
             }
             Ok(worker) => {
-                tracing::debug!(entry = %tid, worker = %worker.uid, "one worker too many is passed over")
+                tracing::debug!(entry = %tid, worker = %worker.uid, "skipped a worker: there are too many")
             }
             Err(reason) => {
-                tracing::debug!(entry = %tid, reason, "what the registry says of a worker is passed over")
+                tracing::debug!(entry = %tid, reason, "skipped an invalid registry entry")
             }
         }
     }
     found.into_values().collect()
 }
 
-fn worker(callee: PoolWorkerInfo, pid: u32, is_here: bool) -> Result<WorkerMetadata, String> {
+fn parse_worker(callee: PoolWorkerInfo, pid: u32, is_here: bool) -> Result<WorkerMetadata, String> {
     let PoolWorkerInfo {
         namespace: _,
         uid,
@@ -127,12 +128,10 @@ fn worker(callee: PoolWorkerInfo, pid: u32, is_here: bool) -> Result<WorkerMetad
         secure,
         encodings,
     };
-    worker.validate().map_err(|error| error.to_string())?;
+    worker.check().map_err(|error| error.to_string())?;
     let address: Address = worker.address.parse().map_err(|_| "address".to_owned())?;
-    if address.is_wildcard() || !(is_here || address.is_global()) {
-        return Err(format!(
-            "'{address}' means something on its own machine alone"
-        ));
+    if address.is_everywhere() || !(is_here || address.is_the_same_everywhere()) {
+        return Err(format!("'{address}' is valid on its own machine only"));
     }
     Ok(worker)
 }

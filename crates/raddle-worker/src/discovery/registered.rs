@@ -1,4 +1,4 @@
-//! A worker that is in the registry for as long as this is there.
+//! `RegisteredWorker`: keeps a pool worker in the registry.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -12,88 +12,89 @@ use tokio::{
 
 use crate::{registration::WorkerLease, worker::lease_renewal::RenewerThread};
 
-/// How long it is there without a sign of life. As long as a worker that takes tasks.
+/// Length of its lease, as for a task worker.
 const LEASE: Duration = Duration::from_secs(3);
-/// How long to pause before it is entered again, if it could not be.
-const AGAIN: Duration = Duration::from_secs(1);
-/// How long whoever publishes a worker waits until it is there. It is called all the same, and entered when that can be done.
-const FIRST: Duration = Duration::from_secs(5);
-/// How long leaving may take. After that the lease sees to it.
-const LEAVE: Duration = Duration::from_secs(2);
+/// Pause before registering is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long a publisher waits for the first registration. After that it goes on in the background.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long deregistering may take. After that the lease expires.
+const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A worker that is in the registry for as long as this is there. Who drops it has it leave in the background.
+/// Keeps a pool worker registered. Dropping it deregisters the worker in the background.
 #[derive(Debug)]
 pub(super) struct RegisteredWorker {
     stop: oneshot::Sender<()>,
-    keeping: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 impl RegisteredWorker {
-    /// Has a worker entered, and its lease renewed. The future says what has come of that at first, and need not be waited for.
+    /// Registers a worker and renews its lease. The future is the outcome of the first try, and
+    /// need not be awaited.
     pub(super) fn start(
         broker: Arc<dyn Broker>,
         info: WorkerInfo,
     ) -> (Self, impl Future<Output = io::Result<()>>) {
         let (stop, stopped) = oneshot::channel();
-        let (tell, told) = oneshot::channel();
-        // Ends when it is told to, and takes out what it has entered.
-        let keeping = tokio::spawn(keep(broker, info, tell, stopped));
+        let (first_result, first_received) = oneshot::channel();
+        // Ends when `stop` is dropped, and deregisters.
+        let task = tokio::spawn(keep_registered(broker, info, first_result, stopped));
         let first = async {
-            match timeout(FIRST, told).await {
+            match timeout(FIRST_TIMEOUT, first_received).await {
                 Ok(Ok(outcome)) => outcome.map_err(io::Error::other),
                 _ => Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "the broker does not answer; it is asked again",
+                    "the broker does not answer: retrying",
                 )),
             }
         };
-        (Self { stop, keeping }, first)
+        (Self { stop, task }, first)
     }
 
-    /// Leaves, and waits for that.
-    pub(super) async fn leave(self) {
-        let Self { stop, keeping } = self;
+    /// Deregisters, and waits for it.
+    pub(super) async fn deregister(self) {
+        let Self { stop, task } = self;
         drop(stop);
-        let _ = keeping.await;
+        let _ = task.await;
     }
 }
 
-/// Enters the worker, again and again if it has to be, until it is told to stop.
-async fn keep(
+/// Registers the worker, again after each lost lease, until it is stopped.
+async fn keep_registered(
     broker: Arc<dyn Broker>,
     info: WorkerInfo,
-    tell: oneshot::Sender<Result<()>>,
+    first_result: oneshot::Sender<Result<()>>,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let mut tell = Some(tell);
+    let mut first_result = Some(first_result);
     loop {
-        let entered = tokio::select! {
-            entered = enter(&broker, &info) => entered,
+        let registered = tokio::select! {
+            registered = register(&broker, &info) => registered,
             _ = &mut stopped => return,
         };
-        let pause = match entered {
-            Ok((tid, beats)) => {
-                if let Some(tell) = tell.take() {
-                    let _ = tell.send(Ok(()));
+        let pause = match registered {
+            Ok((tid, renewer)) => {
+                if let Some(first_result) = first_result.take() {
+                    let _ = first_result.send(Ok(()));
                 }
                 tokio::select! {
-                    () = beats.lost() => tracing::warn!(entry = %tid, "a worker that takes calls is entered anew: its lease was lost"),
+                    () = renewer.lost() => tracing::warn!(entry = %tid, "registering a pool worker again: its lease was lost"),
                     _ = &mut stopped => {
-                        // Before it is taken out, so that no beat finds it gone.
-                        drop(beats);
-                        return leave(&*broker, tid).await;
+                        // Stop renewing first, so that no renewal finds the entry gone.
+                        drop(renewer);
+                        return deregister(&*broker, tid).await;
                     }
                 }
                 Duration::ZERO
             }
             Err(error) => {
-                match tell.take() {
-                    Some(tell) => drop(tell.send(Err(error))),
+                match first_result.take() {
+                    Some(first_result) => drop(first_result.send(Err(error))),
                     None => {
-                        tracing::debug!(%error, "a worker that takes calls is not in the registry yet")
+                        tracing::debug!(%error, "a pool worker is not registered yet: retrying")
                     }
                 }
-                AGAIN
+                RETRY_PAUSE
             }
         };
         tokio::select! {
@@ -103,8 +104,8 @@ async fn keep(
     }
 }
 
-/// Enters the worker, as one that is no task: it claims none, and nobody speaks to it through the broker.
-async fn enter(broker: &Arc<dyn Broker>, info: &WorkerInfo) -> Result<(Tid, RenewerThread)> {
+/// Registers the worker without a task record: it claims no tasks and receives no commands.
+async fn register(broker: &Arc<dyn Broker>, info: &WorkerInfo) -> Result<(Tid, RenewerThread)> {
     let lease = WorkerLease::prepare(LEASE)?;
     let tid = broker.register_ephemeral(info.clone(), LEASE).await?;
     Ok((
@@ -113,14 +114,14 @@ async fn enter(broker: &Arc<dyn Broker>, info: &WorkerInfo) -> Result<(Tid, Rene
     ))
 }
 
-async fn leave(broker: &dyn Broker, tid: Tid) {
-    match timeout(LEAVE, broker.deregister(tid, None)).await {
+async fn deregister(broker: &dyn Broker, tid: Tid) {
+    match timeout(DEREGISTER_TIMEOUT, broker.deregister(tid, None)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            tracing::warn!(entry = %tid, %error, "a worker stays in the registry until its lease is over")
+            tracing::warn!(entry = %tid, %error, "a pool worker stays registered until its lease expires")
         }
         Err(_) => {
-            tracing::warn!(entry = %tid, "a worker stays in the registry until its lease is over: no answer")
+            tracing::warn!(entry = %tid, "a pool worker stays registered until its lease expires: the broker does not answer")
         }
     }
 }

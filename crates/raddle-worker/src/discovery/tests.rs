@@ -1,5 +1,5 @@
-//! Workers are entered and found, changed and missed, in a registry that is kept in memory. With real workers, SQLite and Redis it is tested in
-//! `crates/raddle/tests/serve`.
+//! Tests of `BrokerDiscovery` with an in-memory registry. `crates/raddle/tests/serve` tests it with real
+//! workers, SQLite and Redis.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,15 +33,15 @@ async fn registry(namespace: &str) -> (Arc<dyn Broker>, BrokerDiscovery) {
     (broker, discovery)
 }
 
-async fn heard(subscription: &mut Subscription) -> DiscoveryEvent {
+async fn next_event(subscription: &mut Subscription) -> DiscoveryEvent {
     timeout(Duration::from_secs(30), subscription.next())
         .await
-        .expect("it is heard of")
+        .expect("an event")
         .unwrap()
 }
 
 #[tokio::test]
-async fn who_comes_changes_and_goes_is_heard_of() {
+async fn reports_added_changed_and_removed_workers() {
     let (broker, discovery) = registry("math").await;
     let other = BrokerDiscovery::new("else", Arc::clone(&broker)).unwrap();
     let worker = sample();
@@ -55,7 +55,7 @@ async fn who_comes_changes_and_goes_is_heard_of() {
         .unwrap();
     let mut news = discovery.subscribe(None).await.unwrap();
     assert_eq!(
-        heard(&mut news).await,
+        next_event(&mut news).await,
         DiscoveryEvent::Added(worker.clone())
     );
 
@@ -68,7 +68,7 @@ async fn who_comes_changes_and_goes_is_heard_of() {
         .await
         .unwrap();
     assert_eq!(
-        heard(&mut news).await,
+        next_event(&mut news).await,
         DiscoveryEvent::Updated(changed.clone())
     );
     assert_eq!(
@@ -80,11 +80,14 @@ async fn who_comes_changes_and_goes_is_heard_of() {
         .publish(DiscoveryEvent::Dropped(changed.clone()))
         .await
         .unwrap();
-    assert_eq!(heard(&mut news).await, DiscoveryEvent::Dropped(changed));
+    assert_eq!(
+        next_event(&mut news).await,
+        DiscoveryEvent::Dropped(changed)
+    );
 }
 
 #[tokio::test]
-async fn who_is_withdrawn_leaves_without_being_waited_for() {
+async fn withdrawing_deregisters_in_the_background() {
     let (broker, discovery) = registry("math").await;
     let worker = sample();
     discovery
@@ -93,16 +96,16 @@ async fn who_is_withdrawn_leaves_without_being_waited_for() {
         .unwrap();
     let mut news = discovery.subscribe(None).await.unwrap();
     assert_eq!(
-        heard(&mut news).await,
+        next_event(&mut news).await,
         DiscoveryEvent::Added(worker.clone())
     );
     discovery.withdraw(&worker);
-    assert_eq!(heard(&mut news).await, DiscoveryEvent::Dropped(worker));
+    assert_eq!(next_event(&mut news).await, DiscoveryEvent::Dropped(worker));
     assert!(broker.workers().await.unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn a_doubt_is_a_reason_to_look_at_once() {
+async fn a_recheck_reads_the_registry_at_once() {
     let (broker, discovery) = registry("math").await;
     let discovery = discovery.poll_interval(Duration::from_secs(3600));
     let publisher = BrokerDiscovery::new("math", broker).unwrap();
@@ -115,14 +118,17 @@ async fn a_doubt_is_a_reason_to_look_at_once() {
         timeout(Duration::from_millis(300), news.next())
             .await
             .is_err(),
-        "nobody looks by himself for an hour"
+        "the next periodic read is in an hour"
     );
     discovery.request_recheck(&sample());
-    assert!(matches!(heard(&mut news).await, DiscoveryEvent::Added(_)));
+    assert!(matches!(
+        next_event(&mut news).await,
+        DiscoveryEvent::Added(_)
+    ));
 }
 
 #[tokio::test]
-async fn an_entry_takes_no_tasks_and_says_what_its_worker_runs() {
+async fn an_entry_takes_no_tasks_and_lists_routines() {
     let (broker, discovery) = registry("math").await;
     let worker = sample();
     discovery
@@ -142,11 +148,15 @@ async fn an_entry_takes_no_tasks_and_says_what_its_worker_runs() {
     let callee = info.callee.as_deref().unwrap();
     assert_eq!(callee.routines, ["add".to_owned(), "sub".to_owned()].into());
     assert_eq!((callee.namespace.as_str(), callee.secure), ("math", true));
-    assert_eq!(broker.task(*tid).await.unwrap(), None, "it is no task");
+    assert_eq!(
+        broker.task(*tid).await.unwrap(),
+        None,
+        "it has no task record"
+    );
 }
 
 #[test]
-fn what_stands_there_is_believed_as_far_as_it_can_be() {
+fn ignores_invalid_and_machine_bound_entries() {
     let of = |host: &str, change: &dyn Fn(&mut PoolWorkerInfo)| {
         let mut info = record::write(&sample(), "math", &[].into()).unwrap();
         change(info.callee.as_mut().unwrap());
@@ -201,11 +211,11 @@ fn what_stands_there_is_believed_as_far_as_it_can_be() {
         "math",
         &here,
     );
-    assert_eq!(last.len(), 2, "each has a uid of its own");
+    assert_eq!(last.len(), 2, "each has its own uid");
 }
 
 #[test]
-fn what_cannot_be_found_elsewhere_is_not_published() {
+fn refuses_to_publish_a_wildcard_address() {
     let everywhere = WorkerMetadata {
         address: "0.0.0.0:7070".into(),
         ..sample()

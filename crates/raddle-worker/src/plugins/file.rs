@@ -1,4 +1,4 @@
-//! `NAME.handler.toml`: a handler that is a program of its own.
+//! `NAME.handler.toml`: a handler that is an external program.
 
 use std::{fs, io, path::Path};
 
@@ -9,7 +9,7 @@ use super::{HandlerKind, Plugin, PluginLoadError};
 
 const SUFFIX: &str = ".handler.toml";
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HandlerFile {
@@ -21,19 +21,19 @@ struct HandlerFile {
     command: Vec<String>,
 }
 
-/// How the program is run.
+/// How the program runs.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum FileKind {
-    /// Anew for each task.
+    /// A new process for each task.
     #[default]
     Command,
-    /// Once, as a host, for many tasks.
+    /// As a host, for many tasks.
     Host,
 }
 
-/// The handlers in a directory, in the order of their files' names.
-pub(super) fn in_directory(directory: &Path) -> Result<Vec<Plugin>, PluginLoadError> {
+/// Reads the handlers of a directory, ordered by file name.
+pub(super) fn read_directory(directory: &Path) -> Result<Vec<Plugin>, PluginLoadError> {
     let unreadable = |source: io::Error| PluginLoadError::Directory {
         path: directory.into(),
         source,
@@ -54,31 +54,31 @@ pub(super) fn in_directory(directory: &Path) -> Result<Vec<Plugin>, PluginLoadEr
 }
 
 fn read(path: &Path, directory: &Path) -> Result<Plugin, PluginLoadError> {
-    let wrong = |reason: String| PluginLoadError::File {
+    let invalid = |reason: String| PluginLoadError::File {
         path: path.into(),
         reason,
     };
-    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let text = fs::read_to_string(path).map_err(|error| invalid(error.to_string()))?;
     let HandlerFile {
         name,
         provides,
         kind,
         mut command,
-    } = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    } = toml::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     let provides = CapSet::from_people(&provides.join(","))
-        .map_err(|error| wrong(format!("provides: {error}")))?;
+        .map_err(|error| invalid(format!("provides: {error}")))?;
     match command.first_mut() {
         Some(program) if !program.is_empty() => {
-            // A path counts from the directory of the file that names it, wherever the worker was started.
+            // Relative paths start at the directory of the file, wherever the worker was started.
             if program.contains('/') {
                 *program = directory.join(&*program).to_string_lossy().into_owned();
             }
         }
-        _ => return Err(wrong("command is empty: name a program to run".into())),
+        _ => return Err(invalid("command is empty: name a program to run".into())),
     }
     Ok(Plugin {
         offer: HandlerOffer { name, provides },
-        way: match kind {
+        kind: match kind {
             FileKind::Command => HandlerKind::Command {
                 argv: command,
                 directory: directory.into(),

@@ -1,4 +1,4 @@
-//! The handlers of one worker: found, allowed, and chosen from.
+//! Handler plug-ins of a worker: loading them, and selecting one for a task.
 
 use std::{
     collections::BTreeSet,
@@ -16,25 +16,25 @@ use raddle_client::handler::of_this_program;
 
 mod file;
 
-/// A handler as a worker knows it.
+/// A handler as a worker sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plugin {
-    /// Its name and what it provides.
+    /// Its name and the capabilities that it provides.
     pub offer: HandlerOffer,
-    /// How it is run.
-    pub way: HandlerKind,
+    /// How to run it.
+    pub kind: HandlerKind,
 }
 
-/// How a handler is run.
+/// How a handler runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandlerKind {
-    /// By the worker's own program.
+    /// In a process that is forked from the worker's program.
     Function,
-    /// As a command, which is told its task on standard input and answers on standard output.
+    /// As a command, with the task on stdin and the reply on stdout.
     Command {
         /// The program and its arguments.
         argv: Vec<String>,
-        /// The directory it is run in when the task names none: where its file is.
+        /// Working directory for tasks that name none: the directory of the handler's file.
         directory: PathBuf,
     },
     /// In hosts: processes of this program that run many tasks, by the host protocol.
@@ -46,27 +46,27 @@ pub enum HandlerKind {
     },
 }
 
-/// Why a worker's handlers could not be had.
+/// Why handlers could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginLoadError {
-    /// The directory cannot be read.
-    #[error("the handlers' directory {path} cannot be read: {source}")]
+    /// The directory could not be read.
+    #[error("cannot read the handler directory {path}: {source}")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the read.
         source: io::Error,
     },
-    /// A file cannot be understood.
+    /// A file is invalid.
     #[error("{path} describes no handler: {reason}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong.
         reason: String,
     },
-    /// A name that tasks could not use.
+    /// The name is invalid.
     #[error(
         "'{name}' cannot be the name of a handler: use 1 to 128 letters, digits, or . _ - : @ /, and not 'any'"
     )]
@@ -74,47 +74,48 @@ pub enum PluginLoadError {
         /// The name.
         name: String,
     },
-    /// Two of the same name.
-    #[error("two handlers are called '{name}': give one of them another name")]
-    Clash {
+    /// Two handlers have the same name.
+    #[error("two handlers have the name '{name}': rename one of them")]
+    Duplicate {
         /// The name.
         name: String,
     },
-    /// One that was asked for is not there.
-    #[error("there is no handler '{name}' to allow: {}", listed(.known))]
+    /// An allowed handler does not exist.
+    #[error("there is no handler '{name}' to allow: {}", list_names(.known))]
     Unknown {
         /// The name.
         name: String,
-        /// Those there are.
+        /// The names of all handlers.
         known: Vec<String>,
     },
 }
 
-/// The handlers of one worker, in the order in which they are tried.
+/// The handlers of a worker, in the order in which they are tried.
 #[derive(Clone, Debug, Default)]
 pub struct Plugins {
     offers: Vec<HandlerOffer>,
-    ways: Vec<HandlerKind>,
+    kinds: Vec<HandlerKind>,
 }
 
 impl Plugins {
-    /// Those of this program, then those in the directory; with `allowed`, only these.
+    /// Loads the handlers of this program, then those of the directory. `allowed` selects some of
+    /// them.
     pub fn load(
         directory: Option<&Path>,
         allowed: Option<&[String]>,
     ) -> Result<Self, PluginLoadError> {
-        let own = of_this_program().map(|handler| Plugin {
+        let built_in = of_this_program().map(|handler| Plugin {
             offer: HandlerOffer {
                 name: handler.name(),
                 provides: handler.provides(),
             },
-            way: HandlerKind::Function,
+            kind: HandlerKind::Function,
         });
         let external = directory
-            .map(file::in_directory)
+            .map(file::read_directory)
             .transpose()?
             .unwrap_or_default();
-        Self::new(own.chain(external), allowed)
+        Self::new(built_in.chain(external), allowed)
     }
 
     fn new(
@@ -122,20 +123,20 @@ impl Plugins {
         allowed: Option<&[String]>,
     ) -> Result<Self, PluginLoadError> {
         let (mut plugins, mut names) = (Self::default(), BTreeSet::new());
-        for Plugin { offer, way } in found {
+        for Plugin { offer, kind } in found {
             let HandlerOffer { name, .. } = &offer;
             if name == ANY_HANDLER || !raddle_model::spec::is_label(name) {
                 return Err(PluginLoadError::Name { name: name.clone() });
             }
             if !names.insert(name.clone()) {
-                return Err(PluginLoadError::Clash { name: name.clone() });
+                return Err(PluginLoadError::Duplicate { name: name.clone() });
             }
             if allowed.is_none_or(|allowed| allowed.contains(name)) {
                 plugins.offers.push(offer);
-                plugins.ways.push(way);
+                plugins.kinds.push(kind);
             }
         }
-        // A misspelt name would otherwise let tasks wait for ever.
+        // Without this error, tasks for a misspelt name would wait without limit.
         if let Some(name) = allowed
             .unwrap_or_default()
             .iter()
@@ -149,8 +150,8 @@ impl Plugins {
         Ok(plugins)
     }
 
-    /// What a worker with these capabilities offers by having them: the handlers that may run something there. A worker that offered the others would
-    /// claim their tasks, only to give them back.
+    /// The capabilities that a worker gains from its handlers, given its own ones. Only handlers
+    /// that can run here count: otherwise the worker would claim tasks only to release them.
     pub fn tags<'a>(&'a self, caps: &'a CapSet) -> impl Iterator<Item = String> + 'a {
         let usable = self
             .offers
@@ -160,7 +161,7 @@ impl Plugins {
         usable.map(|offer| handler_tag(&offer.name)).chain(any)
     }
 
-    /// Those that may run nothing on a worker with these capabilities, because they provide more.
+    /// The handlers that can run nothing here, because they provide more than the worker offers.
     pub fn unusable<'a>(&'a self, caps: &'a CapSet) -> impl Iterator<Item = &'a HandlerOffer> {
         self.offers
             .iter()
@@ -172,9 +173,9 @@ impl Plugins {
         &'a self,
         caps: &'a CapSet,
     ) -> impl Iterator<Item = (&'a str, &'a [String], &'a Path)> {
-        let all = self.offers.iter().zip(&self.ways);
+        let all = self.offers.iter().zip(&self.kinds);
         all.filter(|(offer, _)| offer.provides.is_subset(caps))
-            .filter_map(|(offer, way)| match way {
+            .filter_map(|(offer, kind)| match kind {
                 HandlerKind::Host { argv, directory } => {
                     Some((offer.name.as_str(), argv.as_slice(), directory.as_path()))
                 }
@@ -182,14 +183,14 @@ impl Plugins {
             })
     }
 
-    /// The one that runs this task on a worker with these capabilities: its name, and how.
-    pub fn pick(&self, spec: &TaskSpec, caps: &CapSet) -> Result<(&str, &HandlerKind), String> {
-        let number = select_handler(&self.offers, spec, caps)?;
-        Ok((&self.offers[number].name, &self.ways[number]))
+    /// Selects the handler for a task: its name, and how it runs.
+    pub fn select(&self, spec: &TaskSpec, caps: &CapSet) -> Result<(&str, &HandlerKind), String> {
+        let index = select_handler(&self.offers, spec, caps)?;
+        Ok((&self.offers[index].name, &self.kinds[index]))
     }
 }
 
-fn listed(names: &[String]) -> String {
+fn list_names(names: &[String]) -> String {
     if names.is_empty() {
         "there are none".into()
     } else {
@@ -220,16 +221,16 @@ mod tests {
     const B: (&str, &str) = ("b.handler.toml", "name = 'B'\ncommand = ['python3']");
 
     #[test]
-    fn files_are_read_in_order_and_paths_count_from_them() {
+    fn reads_files_in_order_and_resolves_relative_paths() {
         let plugins = load(&[B, A, ("notes.toml", "not a handler")], None).unwrap();
         let tags = |caps: &str| plugins.tags(&caps.parse().unwrap()).collect::<Vec<_>>();
         assert_eq!(tags("cpu"), ["@handler:A", "@handler:B", "@handler:any"]);
         assert_eq!(
             tags(""),
             ["@handler:B", "@handler:any"],
-            "the other may run nothing here"
+            "the other handler cannot run here"
         );
-        let HandlerKind::Command { argv, directory } = &plugins.ways[0] else {
+        let HandlerKind::Command { argv, directory } = &plugins.kinds[0] else {
             panic!("{plugins:?}")
         };
         assert_eq!(
@@ -239,7 +240,7 @@ mod tests {
                 "x".to_owned()
             ]
         );
-        let HandlerKind::Command { argv, .. } = &plugins.ways[1] else {
+        let HandlerKind::Command { argv, .. } = &plugins.kinds[1] else {
             panic!("{plugins:?}")
         };
         assert_eq!(argv, &["python3"]);
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_allowed_are_there() {
+    fn loads_only_allowed_handlers() {
         let tags = |allowed: &[&str]| {
             load(&[A, B], Some(allowed))
                 .unwrap()
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_are_named() {
+    fn names_invalid_files() {
         let why = |name: &str, text: &str| load(&[(name, text)], None).unwrap_err();
         assert!(why("x.handler.toml", "name = 1").contains("x.handler.toml describes no handler"));
         assert!(
@@ -294,7 +295,7 @@ mod tests {
         assert!(
             load(&[A, ("c.handler.toml", A.1)], None)
                 .unwrap_err()
-                .contains("two handlers are called 'A'")
+                .contains("two handlers have the name 'A'")
         );
     }
 }

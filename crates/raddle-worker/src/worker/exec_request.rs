@@ -18,7 +18,7 @@ use super::{
     slot::SlotContext,
 };
 use raddle_client::handler::function_name;
-use raddle_container::task::{ContainerParams, LEASH};
+use raddle_container::task::{ContainerParams, SUPERVISOR_ARGUMENT};
 
 use crate::plugins::HandlerKind;
 
@@ -108,7 +108,7 @@ pub(super) fn build_exec_request(
             request.program = ExecTarget::Function(name.clone());
             OutputChannel::Reply
         }
-        Target::Handler(_) => match options.plugins.pick(&spec, &options.caps) {
+        Target::Handler(_) => match options.plugins.select(&spec, &options.caps) {
             Ok((name, HandlerKind::Function)) => {
                 request.program = ExecTarget::Function(function_name(name));
                 OutputChannel::Reply
@@ -184,7 +184,7 @@ fn build_container_request(
         is_in_host_network,
     };
     let stdin = Some(frame::encode(&params));
-    let program = ExecTarget::ContainerSupervisor(vec![LEASH.into()]);
+    let program = ExecTarget::ContainerSupervisor(vec![SUPERVISOR_ARGUMENT.into()]);
     // The limits apply to the container, not to its supervisor.
     let request = ExecRequest {
         program,

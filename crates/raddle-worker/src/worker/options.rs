@@ -55,7 +55,7 @@ pub struct Options {
     pub min_isolation: Isolation,
     /// Image for tasks in containers. Without it, and without a Docker engine, the worker takes no
     /// such tasks. The `runner` program must also serve as container supervisor:
-    /// [`raddle_container::task::LEASH`].
+    /// [`raddle_container::task::SUPERVISOR_ARGUMENT`].
     pub task_image: Option<String>,
     /// Handler plug-ins.
     pub plugins: Arc<Plugins>,

@@ -129,7 +129,7 @@ impl<'a> WorkerService<'a> {
             #[cfg(feature = "docker")]
             // A spawner searches once for all its warm workers.
             container_search: options.task_image.clone().filter(|_| !options.in_cgroup).map(|image| {
-                tokio::spawn(async move { raddle_container::task::look_around(&image).await })
+                tokio::spawn(async move { raddle_container::task::prepare_engine(&image).await })
             }),
             stop_requests: shutdown.subscribe(),
             began: Instant::now(),

@@ -267,7 +267,7 @@ impl SlotTask {
         container_reply: &[u8],
         attempt_id: AttemptId,
     ) {
-        task::judge(result, container_reply);
+        task::apply_container_result(result, container_reply);
         if container_reply.is_empty() {
             self.remove_container(attempt_id).await;
         }
@@ -280,8 +280,8 @@ impl SlotTask {
     async fn remove_container(&mut self, attempt_id: AttemptId) {
         #[cfg(feature = "docker")]
         {
-            task::end(attempt_id).await;
-            self.sweep = Some(tokio::spawn(task::sweep()));
+            task::end_container(attempt_id).await;
+            self.sweep = Some(tokio::spawn(task::remove_orphans_later()));
         }
         #[cfg(not(feature = "docker"))]
         let _ = attempt_id;

@@ -101,7 +101,7 @@ impl SlotClasses {
         // A task may leave the choice of its handler to the worker.
         let handler = match &spec.target {
             Target::Handler(_) if self.hosts.iter().any(|hosts| hosts.handler.is_some()) => {
-                let picked = self.plugins.pick(spec, &self.caps).ok();
+                let picked = self.plugins.select(spec, &self.caps).ok();
                 picked.map(|(name, _)| name)
             }
             _ => None,

@@ -138,11 +138,11 @@ fn refuses_invalid_options_and_leaves_no_process() {
         ),
         (
             &["--discovery", "file:nowhere/workers"],
-            "there is no directory nowhere to make nowhere/workers in",
+            "there is no directory nowhere to create nowhere/workers in",
         ),
         (
             &["--discovery", "lan"],
-            "have them serve at a port of the network, as with --bind 0.0.0.0:0",
+            "bind to a network address, such as with --bind 0.0.0.0:0",
         ),
         (
             &["--discovery", "lan", "--bind", "127.0.0.1:0"],

@@ -141,15 +141,10 @@ async fn queries_and_stops_workers_with_credentials() {
         // Missing and wrong credentials are explained.
         let plain = run_pool(&served, &[&["workers"], &files[..]].concat());
         assert!(plain.stdout().contains(" no answer "), "{}", plain.out);
-        plain.assert_output(
-            0,
-            "it serves over TLS: say who you are with --credentials-ca",
-        );
+        plain.assert_output(0, "it serves over TLS: give --credentials-ca");
         let once = ["--count", "1"];
-        run_pool(&served, &[&["ping", &one.address], &once[..]].concat()).assert_output(
-            1,
-            "if it serves over TLS, say who you are with --credentials-ca",
-        );
+        run_pool(&served, &[&["ping", &one.address], &once[..]].concat())
+            .assert_output(1, "if it serves over TLS, give --credentials-ca");
         // The worker refuses the certificate after the caller has finished the handshake, so the
         // first error is a race.
         let unknown_ca = run_pool(
@@ -199,7 +194,7 @@ async fn queries_and_stops_workers_with_credentials() {
             &served,
             &[&["stop", &uid], &files[..], &credential_args(&web)].concat(),
         );
-        denied.assert_output(1, "cannot be told to stop");
+        denied.assert_output(1, "cannot stop worker");
         let stopped = run_pool(
             &served,
             &[&["stop", &uid], &files[..], &credential_args(&ops)].concat(),
@@ -243,8 +238,7 @@ async fn explains_unknown_workers_and_addresses() {
         .await;
         let worker = served.workers().remove(0);
         run_pool(&served, &["stop"]).assert_output(2, "POOL|UID|ADDRESS");
-        run_pool(&served, &["workers", "--discovery", "dns"])
-            .assert_output(2, "say by which name they are found");
+        run_pool(&served, &["workers", "--discovery", "dns"]).assert_output(2, "give the DNS name");
         run_pool(&served, &["workers", "--discovery", "dns:nowhere"])
             .assert_output(2, "'nowhere' is no name of workers");
         run_pool(

@@ -256,5 +256,5 @@ fn refuses_to_publish_unreachable_addresses() {
         );
     }
     let message = world.run_refused(&["--queue-url", "mem://", "--discovery", "broker"], 2);
-    assert!(message.contains("lives in one process"), "{message}");
+    assert!(message.contains("exists only in one process"), "{message}");
 }

@@ -1,11 +1,11 @@
-//! `raddle cert issue`.
+//! `raddle cert issue`: issues a certificate.
 
 use std::{fs, path::Path, time::SystemTime};
 
 use raddle_tls::issue::{Authority, IssueError, IssuedCertificate, Validity, write_pair};
 use serde_json::json;
 
-use super::{CA, note, paths, timestamp, unwritten};
+use super::{CA, note, print_paths, timestamp, write_failure};
 use crate::{
     args::{Global, IssueArgs},
     error::{Failure, Outcome},
@@ -20,7 +20,7 @@ pub(super) fn issue(global: &Global, args: &IssueArgs) -> Outcome {
         .unwrap_or_default();
     if stem == CA {
         return Err(Failure::Usage(
-            "the files would be called as those of the CA: put another name first".into(),
+            "the files would have the names of those of the CA: put another name first".into(),
         ));
     }
     let at = |kind: &str| args.ca.join(format!("{CA}-{kind}.pem"));
@@ -44,35 +44,35 @@ pub(super) fn issue(global: &Global, args: &IssueArgs) -> Outcome {
     })?;
     let out = args.out.as_ref().unwrap_or(&args.ca);
     let (certificate, key) =
-        write_pair(out, &stem, &pair, args.force).map_err(|error| unwritten(&error))?;
+        write_pair(out, &stem, &pair, args.force).map_err(|error| write_failure(&error))?;
     let until = timestamp(pair.validity.until);
     if global.json {
         let names: Vec<_> = args.names.iter().map(ToString::to_string).collect();
-        output::json(&json!({
+        output::print_json(&json!({
             "certificate": certificate, "key": key, "ca": ca_certificate, "names": names, "not_after": until,
         }))?;
         return Ok(0);
     }
-    paths(&certificate, &key)?;
+    print_paths(&certificate, &key)?;
     note(
         global,
         &format!(
             "valid until {}{}",
             format::time(until),
-            shortened(&pair, args.days)
+            shortened_note(&pair, args.days)
         ),
     );
     Ok(0)
 }
 
 /// A note, if the certificate is valid for a shorter time than asked for.
-fn shortened(pair: &IssuedCertificate, days: u32) -> &'static str {
-    let asked = Validity::days(SystemTime::now(), days).until;
-    let is_short = asked
+fn shortened_note(pair: &IssuedCertificate, days: u32) -> &'static str {
+    let requested = Validity::days(SystemTime::now(), days).until;
+    let is_short = requested
         .duration_since(pair.validity.until)
         .is_ok_and(|less| less.as_secs() > 60);
     if is_short {
-        ", as the CA is: for longer, make another"
+        ", like the CA: create another CA for a longer time"
     } else {
         ""
     }
@@ -81,7 +81,7 @@ fn shortened(pair: &IssuedCertificate, days: u32) -> &'static str {
 fn read(path: &Path) -> Outcome<String> {
     fs::read_to_string(path).map_err(|error| {
         let directory = path.parent().unwrap_or(Path::new(".")).display();
-        let make = format!("make a CA with 'raddle cert ca --out {directory}'");
-        Failure::Usage(format!("cannot read {}: {error}; {make}", path.display()))
+        let hint = format!("create a CA with 'raddle cert ca --out {directory}'");
+        Failure::Usage(format!("cannot read {}: {error}; {hint}", path.display()))
     })
 }

@@ -37,15 +37,15 @@ fn note(global: &Global, message: &str) {
 }
 
 /// Prints two paths, one per line.
-fn paths(certificate: &Path, key: &Path) -> Outcome<()> {
-    output::line(certificate.to_string_lossy())?;
-    output::line(key.to_string_lossy())
+fn print_paths(certificate: &Path, key: &Path) -> Outcome<()> {
+    output::print_line(certificate.to_string_lossy())?;
+    output::print_line(key.to_string_lossy())
 }
 
-fn unwritten(error: &FilesError) -> Failure {
+fn write_failure(error: &FilesError) -> Failure {
     match error {
         FilesError::Exists(path) => Failure::Usage(format!(
-            "{} is there already: name another directory, or replace it with --force",
+            "{} already exists: name another directory, or replace it with --force",
             path.display()
         )),
         error => Failure::Raddle(error.to_string()),
@@ -54,11 +54,11 @@ fn unwritten(error: &FilesError) -> Failure {
 
 fn timestamp(at: SystemTime) -> Timestamp {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+    timestamp_of_seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
 /// The timestamp of these seconds, clamped to the largest one.
-fn seconds(at: i64) -> Timestamp {
+fn timestamp_of_seconds(at: i64) -> Timestamp {
     let at = at.clamp(Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
-    Timestamp::from_second(at).expect("it is within the bounds")
+    Timestamp::from_second(at).expect("the value is clamped")
 }

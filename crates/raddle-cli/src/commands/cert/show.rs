@@ -1,4 +1,4 @@
-//! `raddle cert show`.
+//! `raddle cert show`: the contents of certificates.
 
 use std::{fmt::Write, fs::File, io::Read, path::Path};
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use raddle_tls::issue::{CertificateDescription, describe};
 use serde_json::{Value, json};
 
-use super::seconds;
+use super::timestamp_of_seconds;
 use crate::{
     args::Global,
     error::{Failure, Outcome},
@@ -14,15 +14,16 @@ use crate::{
     table::printable,
 };
 
-/// The largest file to read. A larger one is no certificate.
-const LARGEST: u64 = 1024 * 1024;
+/// How much of a file is read; no certificate is larger.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 pub(super) fn show(global: &Global, file: &Path) -> Outcome {
     let wrong = |reason: &dyn std::fmt::Display| {
         Failure::Usage(format!("cannot show {}: {reason}", file.display()))
     };
     let mut content = Vec::new();
-    let read = File::open(file).and_then(|opened| opened.take(LARGEST).read_to_end(&mut content));
+    let read =
+        File::open(file).and_then(|opened| opened.take(MAX_FILE_BYTES).read_to_end(&mut content));
     read.map_err(|error| wrong(&error))?;
     let described = describe(&content).map_err(|error| wrong(&error))?;
     let now = Timestamp::now();
@@ -32,7 +33,7 @@ pub(super) fn show(global: &Global, file: &Path) -> Outcome {
             .iter()
             .map(|certificate| record(certificate, now))
             .collect();
-        output::json(&records)?;
+        output::print_json(&records)?;
         return Ok(0);
     }
     let many = described.certificates.len();
@@ -46,16 +47,16 @@ pub(super) fn show(global: &Global, file: &Path) -> Outcome {
                 at + 1
             );
         }
-        lines(&mut text, certificate, now);
+        push_lines(&mut text, certificate, now);
     }
     if described.keys > 0 {
-        text.push_str("\nthere is a private key in the file, too, which is not shown\n");
+        text.push_str("\nthe file also contains a private key, which is not shown\n");
     }
-    output::raw(text.as_bytes())?;
+    output::print_raw(text.as_bytes())?;
     Ok(0)
 }
 
-fn lines(text: &mut String, certificate: &CertificateDescription, now: Timestamp) {
+fn push_lines(text: &mut String, certificate: &CertificateDescription, now: Timestamp) {
     let CertificateDescription {
         subject,
         issuer,
@@ -81,13 +82,16 @@ fn lines(text: &mut String, certificate: &CertificateDescription, now: Timestamp
     };
     let until = format!(
         "{} ({})",
-        format::time(seconds(*not_after)),
-        left(*not_before, *not_after, now)
+        format::time(timestamp_of_seconds(*not_after)),
+        validity_text(*not_before, *not_after, now)
     );
     for (label, value) in [
         ("names", &names),
         ("usage", &usages),
-        ("valid from", &format::time(seconds(*not_before))),
+        (
+            "valid from",
+            &format::time(timestamp_of_seconds(*not_before)),
+        ),
         ("valid until", &until),
         ("subject", subject),
         ("issuer", issuer),
@@ -101,11 +105,11 @@ fn lines(text: &mut String, certificate: &CertificateDescription, now: Timestamp
 }
 
 /// How long the certificate is still valid.
-fn left(not_before: i64, not_after: i64, now: Timestamp) -> String {
-    if now < seconds(not_before) {
+fn validity_text(not_before: i64, not_after: i64, now: Timestamp) -> String {
+    if now < timestamp_of_seconds(not_before) {
         return "not valid yet".into();
     }
-    let until = seconds(not_after);
+    let until = timestamp_of_seconds(not_after);
     if until < now {
         format!("expired {} ago", format::age(until, now))
     } else {
@@ -127,7 +131,10 @@ fn record(certificate: &CertificateDescription, now: Timestamp) -> Value {
         sha256,
         ..
     } = certificate;
-    let (from, until) = (seconds(*not_before), seconds(*not_after));
+    let (from, until) = (
+        timestamp_of_seconds(*not_before),
+        timestamp_of_seconds(*not_after),
+    );
     json!({
         "names": names, "ca": is_ca, "usage": usages, "not_before": from, "not_after": until, "valid": from <= now && now <= until,
         "subject": subject, "issuer": issuer, "serial": serial, "key": key, "sha256": sha256,

@@ -20,29 +20,30 @@ pub(super) async fn publishers(
     args: &PoolServeArgs,
 ) -> Outcome<Vec<Arc<dyn Publisher>>> {
     let mut all: Vec<Arc<dyn Publisher>> = Vec::new();
-    for finding in &args.discovery {
-        match finding {
+    for discovery in &args.discovery {
+        match discovery {
             // Workers always publish there.
             DiscoveryArgs::Local => {}
             #[cfg(feature = "lan")]
             DiscoveryArgs::Lan(name) => {
-                check_reached(args)?;
-                let lan = LanDiscovery::new(name.as_ref().unwrap_or(&args.name)).map_err(wrong)?;
+                check_reachable(args)?;
+                let lan =
+                    LanDiscovery::new(name.as_ref().unwrap_or(&args.name)).map_err(usage_error)?;
                 // Each worker publishes its own port.
                 let lan = match &args.advertise {
-                    Some(advertise) => lan.advertise(advertise.host()).map_err(wrong)?,
+                    Some(advertise) => lan.advertise(advertise.host()).map_err(usage_error)?,
                     None => lan,
                 };
                 all.push(Arc::new(lan));
             }
             DiscoveryArgs::File(path) => {
-                check_place(args, "file:PATH")?;
+                check_address(args, "file:PATH")?;
                 check_directory(path)?;
-                all.push(Arc::new(FileDiscovery::new(path).map_err(wrong)?));
+                all.push(Arc::new(FileDiscovery::new(path).map_err(usage_error)?));
             }
-            DiscoveryArgs::Dns(_) => note(global, &entered_by_others(args)),
+            DiscoveryArgs::Dns(_) => note(global, &dns_note(args)),
             DiscoveryArgs::Broker(name) => {
-                check_place(args, "broker")?;
+                check_address(args, "broker")?;
                 let broker = broker(global, name.as_ref().unwrap_or(&args.name)).await?;
                 // The routines of another program are not known here.
                 all.push(Arc::new(if args.program.is_some() {
@@ -56,28 +57,28 @@ pub(super) async fn publishers(
     Ok(all)
 }
 
-/// The discovery of the flags, and a name for all its workers.
+/// Makes the discovery of the flags, with a name for all its workers.
 pub(super) async fn discovery(
     global: &Global,
-    finding: &DiscoveryArgs,
+    discovery: &DiscoveryArgs,
     name: &str,
     is_secure: bool,
 ) -> Outcome<(Arc<dyn Discovery>, String)> {
-    Ok(match finding {
+    Ok(match discovery {
         DiscoveryArgs::Local => {
-            unreachable!("pools of this machine are listed, and not listened for")
+            unreachable!("local pools are listed, and have no discovery here")
         }
         #[cfg(feature = "lan")]
         DiscoveryArgs::Lan(_) => (
-            Arc::new(LanDiscovery::new(name).map_err(wrong)?),
+            Arc::new(LanDiscovery::new(name).map_err(usage_error)?),
             name.to_owned(),
         ),
         DiscoveryArgs::File(path) => (
-            Arc::new(FileDiscovery::new(path).map_err(wrong)?),
+            Arc::new(FileDiscovery::new(path).map_err(usage_error)?),
             path.display().to_string(),
         ),
         DiscoveryArgs::Dns(Some(name)) => {
-            let dns = DnsDiscovery::new(name).map_err(wrong)?;
+            let dns = DnsDiscovery::new(name).map_err(usage_error)?;
             (
                 Arc::new(if is_secure { dns.secure() } else { dns }),
                 name.clone(),
@@ -85,9 +86,7 @@ pub(super) async fn discovery(
         }
         DiscoveryArgs::Dns(None) => {
             let how = "'dns:workers.example:7070', or 'dns:_raddle._tcp.workers.example'";
-            return Err(Failure::Usage(format!(
-                "say by which name they are found: {how}"
-            )));
+            return Err(Failure::Usage(format!("give the DNS name: {how}")));
         }
         DiscoveryArgs::Broker(_) => (Arc::new(broker(global, name).await?), name.to_owned()),
     })
@@ -96,18 +95,18 @@ pub(super) async fn discovery(
 async fn broker(global: &Global, name: &str) -> Outcome<BrokerDiscovery> {
     let context = Context::new(global)?;
     if context.project.url == raddle_broker_connect::BrokerUrl::Memory {
-        return Err(Failure::memory());
+        return Err(Failure::memory_broker());
     }
-    BrokerDiscovery::new(name, context.broker_of_worker().await?).map_err(wrong)
+    BrokerDiscovery::new(name, context.open_for_worker().await?).map_err(usage_error)
 }
 
-/// Refuses to publish an address that means another host elsewhere.
-fn check_place(args: &PoolServeArgs, how: &str) -> Outcome<()> {
+/// Refuses to publish a wildcard address.
+fn check_address(args: &PoolServeArgs, how: &str) -> Outcome<()> {
     match &args.bind {
         Some(bind) if bind.is_wildcard() && args.advertise.is_none() => {
             Err(Failure::Usage(format!(
-                "'{bind}' is another place on every machine, and '--discovery {how}' tells others of it: \
-             say where they find the workers with --advertise HOST, or serve at one address"
+                "'--discovery {how}' publishes the address '{bind}', which other machines cannot use: \
+             give the host of this machine with --advertise HOST, or bind to one address"
             )))
         }
         _ => Ok(()),
@@ -116,7 +115,7 @@ fn check_place(args: &PoolServeArgs, how: &str) -> Outcome<()> {
 
 /// Refuses to publish an address to machines that cannot reach it.
 #[cfg(feature = "lan")]
-fn check_reached(args: &PoolServeArgs) -> Outcome<()> {
+fn check_reachable(args: &PoolServeArgs) -> Outcome<()> {
     let is_reached = args
         .bind
         .as_ref()
@@ -124,13 +123,13 @@ fn check_reached(args: &PoolServeArgs) -> Outcome<()> {
     if is_reached || args.advertise.is_some() {
         return Ok(());
     }
-    let place = args.bind.as_ref().map_or_else(
-        || "a place of this machine alone".into(),
+    let address = args.bind.as_ref().map_or_else(
+        || "an address of this machine only".into(),
         ToString::to_string,
     );
     Err(Failure::Usage(format!(
-        "the workers would serve at {place}, and '--discovery lan' tells other machines of them: \
-         have them serve at a port of the network, as with --bind 0.0.0.0:0"
+        "the workers would serve at {address}, which other machines cannot reach, and '--discovery lan' \
+         publishes it: bind to a network address, such as with --bind 0.0.0.0:0"
     )))
 }
 
@@ -147,7 +146,7 @@ fn check_directory(path: &Path) -> Outcome<()> {
         )
     } else if !parent.is_dir() {
         format!(
-            "there is no directory {} to make {} in",
+            "there is no directory {} to create {} in",
             parent.display(),
             path.display()
         )
@@ -157,15 +156,16 @@ fn check_directory(path: &Path) -> Outcome<()> {
     Err(Failure::Usage(wrong))
 }
 
-/// Explains that a DNS name is kept elsewhere, and which record it needs.
-fn entered_by_others(args: &PoolServeArgs) -> String {
-    let said = "workers do not enter themselves in DNS: whoever keeps the name lets it lead here while they are ready";
+/// Explains that the user maintains the DNS record.
+fn dns_note(args: &PoolServeArgs) -> String {
+    let note =
+        "workers do not change DNS: let the name resolve to this machine while they are ready";
     match args.metrics_addr {
-        Some(_) => format!("{said}, which /readyz says"),
-        None => format!("{said}, which --metrics-addr shows at /readyz"),
+        Some(_) => format!("{note}; check /readyz"),
+        None => format!("{note}; --metrics-addr serves /readyz for that"),
     }
 }
 
-fn wrong(error: DiscoveryError) -> Failure {
+fn usage_error(error: DiscoveryError) -> Failure {
     Failure::Usage(error.to_string())
 }

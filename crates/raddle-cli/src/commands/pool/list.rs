@@ -1,4 +1,4 @@
-//! `raddle pool list`.
+//! `raddle pool list`: a table of local pools.
 
 use raddle_view::pool::FoundWorkers;
 use serde_json::Value;
@@ -7,10 +7,10 @@ use super::find;
 use crate::{args::Global, error::Outcome, output, table::Table};
 
 pub(super) fn list(global: &Global) -> Outcome {
-    let pools = find::all()?;
+    let pools = find::local()?;
     if global.json {
         let records: Vec<Value> = pools.iter().map(FoundWorkers::record).collect();
-        output::json(&records)?;
+        output::print_json(&records)?;
         return Ok(0);
     }
     let mut table = Table::new(&["POOL", "WORKERS", "TAGS"]);
@@ -22,6 +22,6 @@ pub(super) fn list(global: &Global) -> Outcome {
             tags.join(","),
         ]);
     }
-    output::raw(table.render().as_bytes())?;
+    output::print_raw(table.render().as_bytes())?;
     Ok(0)
 }

@@ -9,22 +9,22 @@ use raddle_web::{Readiness, Router};
 
 /// The pages of standalone workers.
 pub(super) fn page(workers: &StandaloneHandle) -> Router {
-    let (shown, asked) = (workers.clone(), workers.clone());
+    let (handle, health) = (workers.clone(), workers.clone());
     let metrics = raddle_web::metrics(move || {
-        let workers = shown.clone();
+        let workers = handle.clone();
         async move {
-            let tally = workers.call_counts().await;
-            rendered(workers.status(), &tally)
+            let counts = workers.call_counts().await;
+            render(workers.status(), &counts)
         }
     });
-    metrics.merge(raddle_web::health(move || ready(asked.status())))
+    metrics.merge(raddle_web::health(move || readiness(health.status())))
 }
 
-fn rendered(now: ServiceStatus, tally: &CallCounts) -> String {
+fn render(now: ServiceStatus, counts: &CallCounts) -> String {
     let mut page = MetricsPage::default();
     page.gauge(
         "raddle_pool_workers",
-        "Workers that there are to be.",
+        "The wanted number of workers.",
         now.wanted as f64,
     );
     page.gauge(
@@ -34,25 +34,25 @@ fn rendered(now: ServiceStatus, tally: &CallCounts) -> String {
     );
     page.gauge(
         "raddle_pool_braking",
-        "Whether workers are held back because those before them have ended too soon.",
+        "Whether starts are delayed because workers exit right after their start.",
         f64::from(u8::from(now.is_backing_off)),
     );
-    let losses = "Workers that have ended without having been told to, or could not be started.";
+    let losses = "Workers that have exited unexpectedly, or could not be started.";
     page.count("raddle_pool_worker_losses_total", losses, now.losses);
     page.gauge(
         "raddle_pool_calls_in_flight",
         "Calls that have been taken and have not ended.",
-        tally.in_flight as f64,
+        counts.in_flight as f64,
     );
     page.count(
         "raddle_pool_calls_taken_total",
         "Calls that were taken.",
-        tally.taken,
+        counts.taken,
     );
-    let refused = REASONS.map(|reason| (reason, tally.refused_for(reason)));
+    let refused = REASONS.map(|reason| (reason, counts.refused_for(reason)));
     page.counts(
         "raddle_pool_refused_total",
-        "Callers and calls that were refused, by why.",
+        "Callers and calls that were refused, by reason.",
         "reason",
         refused,
     );
@@ -60,12 +60,12 @@ fn rendered(now: ServiceStatus, tally: &CallCounts) -> String {
 }
 
 /// Ready when all workers serve for the first time; after that, one is enough.
-fn ready(now: ServiceStatus) -> Readiness {
+fn readiness(now: ServiceStatus) -> Readiness {
     let serve = format!("{} of {} workers serve", now.serving, now.wanted);
     match now.phase {
         ServicePhase::Serving if now.serving > 0 => Readiness::Ready(serve),
         ServicePhase::Starting | ServicePhase::Serving => Readiness::Unready(serve),
-        ServicePhase::Stopping => Readiness::Unready("no more calls are taken".into()),
+        ServicePhase::Stopping => Readiness::Unready("stopping: no more calls are taken".into()),
     }
 }
 
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_ready_once_all_have_served_and_while_one_does() {
-        let standing = |phase, serving| ServiceStatus {
+    fn ready_once_all_workers_serve_and_while_one_does() {
+        let status = |phase, serving| ServiceStatus {
             phase,
             wanted: 2,
             serving,
@@ -83,7 +83,7 @@ mod tests {
             is_backing_off: false,
         };
         let is_ready =
-            |phase, serving| matches!(ready(standing(phase, serving)), Readiness::Ready(_));
+            |phase, serving| matches!(readiness(status(phase, serving)), Readiness::Ready(_));
         assert!(!is_ready(ServicePhase::Starting, 1) && is_ready(ServicePhase::Serving, 2));
         assert!(is_ready(ServicePhase::Serving, 1) && !is_ready(ServicePhase::Serving, 0));
         assert!(!is_ready(ServicePhase::Stopping, 2));

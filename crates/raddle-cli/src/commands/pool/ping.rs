@@ -15,10 +15,10 @@ use crate::{
     output, table,
 };
 
-/// A worker to ping, over a connection that is kept: only round trips are measured.
+/// A worker to ping. Its connection is kept, so that only round trips are measured.
 struct PingTarget {
     worker: WorkerMetadata,
-    /// The connection, or why there is none.
+    /// The connection, or why it failed.
     control: Result<ControlConnection, QueryFailure>,
 }
 
@@ -35,7 +35,7 @@ impl PingTarget {
             .map_or_else(|| self.worker.address.clone(), |uid| uid.to_string())
     }
 
-    async fn ask(&mut self) -> Result<Duration, QueryFailure> {
+    async fn ping(&mut self) -> Result<Duration, QueryFailure> {
         let began = Instant::now();
         let control = self.control.as_mut().map_err(|error| error.clone())?;
         query::query(control, &self.worker).await?;
@@ -52,31 +52,35 @@ impl PingTarget {
 
 pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
     let own = credentials::load(&args.find.credentials)?;
-    let pools = find::meant(global, &args.find, args.target.as_deref()).await?;
+    let pools = find::select_workers(global, &args.find, args.target.as_deref()).await?;
     let target = match (&args.target, pools.as_slice()) {
         (Some(target), _) => target.clone(),
         (None, [pool]) => pool.name.clone(),
         (None, _) => "all".to_owned(),
     };
     let workers = pools.into_iter().flat_map(|pool| pool.workers);
-    let mut peers: Vec<PingTarget> = workers
+    let mut targets: Vec<PingTarget> = workers
         .map(|worker| PingTarget::new(worker, own.as_ref()))
         .collect();
     let mut records = Vec::new();
-    let (mut asked, mut times) = (0, Vec::new());
+    let (mut sent, mut times) = (0, Vec::new());
     for number in 1..=args.count {
         if number > 1 {
             tokio::time::sleep(args.interval.0).await;
         }
         // One after the other, so that pings do not delay each other.
-        for peer in &mut peers {
-            let answer = peer.ask().await;
-            asked += 1;
+        for worker in &mut targets {
+            let answer = worker.ping().await;
+            sent += 1;
             times.extend(answer.as_ref().ok());
             if global.json {
-                records.push(peer.record(number, &answer));
+                records.push(worker.record(number, &answer));
             } else {
-                output::line(table::printable(&told(&peer.label(), number, &answer)))?;
+                output::print_line(table::printable(&reply_text(
+                    &worker.label(),
+                    number,
+                    &answer,
+                )))?;
             }
         }
     }
@@ -85,9 +89,9 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
         let in_seconds = |time: fn(&RoundTrips) -> Duration| {
             summary.as_ref().map(|summary| time(summary).as_secs_f64())
         };
-        output::json(&json!({
+        output::print_json(&json!({
             "target": target,
-            "asked": asked,
+            "asked": sent,
             "answered": times.len(),
             "min_seconds": in_seconds(|summary| summary.min),
             "median_seconds": in_seconds(|summary| summary.median),
@@ -95,22 +99,22 @@ pub(super) async fn ping(global: &Global, args: &PingArgs) -> Outcome {
             "pings": records,
         }))?;
     } else {
-        output::line(table::printable(&format!(
-            "{target}: {asked} asked, {} answered",
+        output::print_line(table::printable(&format!(
+            "{target}: {sent} asked, {} answered",
             times.len()
         )))?;
         if let Some(RoundTrips { min, median, max }) = summary {
             let [min, median, max] = [min, median, max].map(millis);
-            output::line(format!("round trip min/median/max {min}/{median}/{max} ms"))?;
+            output::print_line(format!("round trip min/median/max {min}/{median}/{max} ms"))?;
         }
     }
-    Ok(if times.len() == asked { 0 } else { TASK_FAILED })
+    Ok(if times.len() == sent { 0 } else { TASK_FAILED })
 }
 
-fn told(who: &str, number: u32, answer: &Result<Duration, QueryFailure>) -> String {
+fn reply_text(label: &str, number: u32, answer: &Result<Duration, QueryFailure>) -> String {
     match answer {
-        Ok(time) => format!("{who}: seq={number} time={} ms", millis(*time)),
-        Err(why) => format!("{who}: seq={number} no answer: {why}"),
+        Ok(time) => format!("{label}: seq={number} time={} ms", millis(*time)),
+        Err(reason) => format!("{label}: seq={number} no answer: {reason}"),
     }
 }
 

@@ -25,47 +25,44 @@ use crate::{
 };
 
 pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
-    let service = StandaloneService::new(options(global, args).await?).map_err(refused)?;
+    let service = StandaloneService::new(options(global, args).await?).map_err(pool_failure)?;
     let server = match args.metrics_addr {
         Some(address) => Some(metrics::bind(address, args.metrics_public).await?),
         None => None,
     };
-    let mut interrupts = Interrupts::catch()?;
+    let mut interrupts = Interrupts::install()?;
     let (handle, shutdown, title) = (service.handle(), Shutdown::new(), Title::new(&args.name));
     let url = server.as_ref().map(Server::url);
     let _serving: Option<Serving> = server.map(|server| server.serve(page(&handle)));
     title.show("starting");
     let mut running = pin!(service.run(shutdown.clone()));
-    let (mut is_told, mut is_stopping) = (false, false);
+    let (mut is_announced, mut is_stopping) = (false, false);
     let ended = loop {
         tokio::select! {
             ended = &mut running => break ended,
-            is_ready = handle.ready(), if !is_told => {
-                is_told = true;
+            is_ready = handle.ready(), if !is_announced => {
+                is_announced = true;
                 if is_ready {
                     title.show("serving");
                     announce(global, args, &handle, url.as_deref())?;
                 }
             }
-            word = interrupts.next_kind() => {
+            signal = interrupts.next_kind() => {
                 title.show("stopping");
-                systemd::stopping();
+                systemd::notify_stopping();
                 let is_second = std::mem::replace(&mut is_stopping, true);
-                if word == InterruptSignal::Terminate || is_second {
+                if signal == InterruptSignal::Terminate || is_second {
                     note(global, "stopping: calls in flight are cancelled");
                     shutdown.cancel();
                 } else {
-                    note(global, "stopping: calls in flight may end; once more to cancel them");
+                    note(global, "stopping: calls in flight may finish; interrupt again to cancel them");
                     shutdown.drain();
                 }
             }
         }
     };
-    if ended.map_err(|error| not_started(args, error))? == ServiceEnd::MaxUptime {
-        note(
-            global,
-            "the workers have served for as long as they were to",
-        );
+    if ended.map_err(|error| start_failure(args, error))? == ServiceEnd::MaxUptime {
+        note(global, "the workers have reached their maximum uptime");
     }
     Ok(0)
 }
@@ -78,14 +75,14 @@ async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
     options.bind = args.bind.clone();
     options.advertise = args.advertise.clone();
     options.process = ProcessSettings {
-        program: program(args)?,
+        program: program_path(args)?,
         tags: args.tags.iter().cloned().collect(),
         credentials: credentials::load(&args.credentials)?,
-        allow: allow(args)?,
+        allow: allow_rules(args)?,
         insecure: args.insecure,
         max_in_flight: args.max_in_flight.map(|calls| calls as usize),
         max_blocking: args.max_blocking.map(|functions| functions as usize),
-        log: logging::chosen(global, Some(LEVEL), args.log.log_format),
+        log: logging::select_log(global, Some(LEVEL), args.log.log_format),
         ..ProcessSettings::default()
     };
     options.max_uptime = args.max_uptime.map(|time| time.0);
@@ -94,8 +91,8 @@ async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
     Ok(options)
 }
 
-/// The program whose routines are served, if it is another one.
-fn program(args: &PoolServeArgs) -> Outcome<Option<PathBuf>> {
+/// The program whose routines are served, if it is not this one.
+fn program_path(args: &PoolServeArgs) -> Outcome<Option<PathBuf>> {
     let Some(path) = &args.program else {
         return Ok(None);
     };
@@ -109,7 +106,7 @@ fn program(args: &PoolServeArgs) -> Outcome<Option<PathBuf>> {
             Ok(Some(path))
         }
         Ok(_) => Err(Failure::Usage(format!(
-            "{} is no program: give one with #[raddle::main]",
+            "{} is not a program: name one with #[raddle::main]",
             path.display()
         ))),
         Err(error) => Err(Failure::Usage(format!(
@@ -120,7 +117,7 @@ fn program(args: &PoolServeArgs) -> Outcome<Option<PathBuf>> {
 }
 
 /// The rules of the flags and the file, those of the file first.
-fn allow(args: &PoolServeArgs) -> Outcome<Option<AllowRules>> {
+fn allow_rules(args: &PoolServeArgs) -> Outcome<Option<AllowRules>> {
     let mut rules = Vec::new();
     if let Some(path) = &args.allow_file {
         let wrong =
@@ -175,22 +172,22 @@ fn announce(
             json!({ "uid": uid, "pid": pid, "address": address, "secure": secure })
         };
         let workers: Vec<_> = workers.iter().map(worker).collect();
-        output::json(
+        output::print_json(
             &json!({ "pool": args.name, "pid": std::process::id(), "workers": workers, "metrics": metrics }),
         )?;
     } else {
         if let Some(url) = metrics {
             note(global, &format!("metrics are at {url}"));
         }
-        output::line(&line)?;
+        output::print_line(&line)?;
     }
-    systemd::ready(&line);
+    systemd::notify_ready(&line);
     Ok(())
 }
 
 /// The error, with a hint for programs without `#[raddle::main]`.
-fn not_started(args: &PoolServeArgs, error: PoolError) -> Failure {
-    match (refused(error), &args.program) {
+fn start_failure(args: &PoolServeArgs, error: PoolError) -> Failure {
+    match (pool_failure(error), &args.program) {
         (Failure::Raddle(message), Some(program)) => Failure::Raddle(format!(
             "{message} (is {} a program with #[raddle::main]?)",
             program.display()
@@ -199,7 +196,7 @@ fn not_started(args: &PoolServeArgs, error: PoolError) -> Failure {
     }
 }
 
-fn refused(error: PoolError) -> Failure {
+fn pool_failure(error: PoolError) -> Failure {
     match error {
         PoolError::Start { .. } => Failure::Raddle(error.to_string()),
         _ => Failure::Usage(error.to_string()),

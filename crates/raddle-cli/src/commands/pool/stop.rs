@@ -1,4 +1,4 @@
-//! `raddle pool stop`.
+//! `raddle pool stop`: stops pool workers, and reports the outcome of their calls.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use crate::{
 };
 
 /// How long a worker may take to exit after its calls.
-const BEYOND: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause between two checks whether a worker has exited.
-const AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The outcome of a stop.
 enum StopOutcome {
     /// The worker has exited.
-    Gone(CallsOutcome),
-    /// The worker has exited before it could report its calls.
-    Lost,
+    Stopped(CallsOutcome),
+    /// The worker has exited before it reported its calls.
+    StoppedUnreported,
     /// The worker is stopping, and has not exited in time.
-    Lingers(CallsOutcome),
+    StillRunning(CallsOutcome),
     /// The worker did not answer in time.
-    Silent,
+    NoAnswer,
     /// The request could not be sent.
-    Unable(String),
+    Failed(String),
 }
 
 /// The outcome of the calls in flight.
@@ -44,9 +44,9 @@ struct CallsOutcome {
 
 pub(super) async fn stop(global: &Global, args: &PoolStopArgs) -> Outcome {
     let own = credentials::load(&args.find.credentials)?;
-    let pools = find::meant(global, &args.find, args.target.as_deref()).await?;
-    // All of them are told first, so that they end side by side.
-    let mut told = Vec::new();
+    let pools = find::select_workers(global, &args.find, args.target.as_deref()).await?;
+    // Send all requests first, so that the workers stop side by side.
+    let mut stopping_workers = Vec::new();
     for pool in pools {
         for worker in pool.workers {
             let one = StopTarget {
@@ -54,41 +54,41 @@ pub(super) async fn stop(global: &Global, args: &PoolStopArgs) -> Outcome {
                 own: own.clone(),
                 local: pool.local.clone(),
             };
-            told.push((
+            stopping_workers.push((
                 worker,
                 pool.local.is_some(),
-                tokio::spawn(one.end(args.timeout)),
+                tokio::spawn(one.stop(args.timeout)),
             ));
         }
     }
-    if told.is_empty() {
+    if stopping_workers.is_empty() {
         note(global, "no worker was found");
     }
     let (mut records, mut code) = (Vec::new(), 0);
-    for (worker, is_here, stopped) in told {
+    for (worker, is_here, stopped) in stopping_workers {
         let stopped = stopped
             .await
-            .unwrap_or_else(|error| StopOutcome::Unable(error.to_string()));
+            .unwrap_or_else(|error| StopOutcome::Failed(error.to_string()));
         code = code.max(stopped.code());
-        // An address is all that is known of a worker that was named by it.
-        let who = query::expected_uid(&worker)
+        // Of a worker that was named by its address, only the address is known.
+        let name = query::expected_uid(&worker)
             .map_or_else(|| worker.address.clone(), |uid| uid.to_string());
-        if let Some(remark) = stopped.remark(&who, is_here.then_some(worker.pid)) {
-            note(global, &remark);
+        if let Some(hint) = stopped.hint(&name, is_here.then_some(worker.pid)) {
+            note(global, &hint);
         }
         if global.json {
             records.push(stopped.record(&worker));
         } else {
-            output::line(table::printable(&format!("{who} {}", stopped.told())))?;
+            output::print_line(table::printable(&format!("{name} {}", stopped.text())))?;
         }
     }
     if global.json {
-        output::json(&records)?;
+        output::print_json(&records)?;
     }
     Ok(code)
 }
 
-/// A worker that is to stop.
+/// A worker to stop.
 struct StopTarget {
     worker: WorkerMetadata,
     own: Option<WorkerCredentials>,
@@ -97,31 +97,31 @@ struct StopTarget {
 }
 
 impl StopTarget {
-    /// Stops it, and waits until it is gone.
-    async fn end(self, patience: StopMode) -> StopOutcome {
-        // A wrong publication must not stop another worker.
-        if let Err(silence) = query::query_published(self.worker.clone(), self.own.clone()).await {
-            return match silence {
-                _ if self.is_gone() => StopOutcome::Lost,
-                QueryFailure::TimedOut => StopOutcome::Silent,
-                QueryFailure::Other(why) => StopOutcome::Unable(why),
+    /// Stops the worker, and waits for its exit.
+    async fn stop(self, mode: StopMode) -> StopOutcome {
+        // Checks the uid: a wrong publication must not stop another worker.
+        if let Err(failure) = query::query_published(self.worker.clone(), self.own.clone()).await {
+            return match failure {
+                _ if self.has_exited() => StopOutcome::StoppedUnreported,
+                QueryFailure::TimedOut => StopOutcome::NoAnswer,
+                QueryFailure::Other(why) => StopOutcome::Failed(why),
             };
         }
         let stopping = async {
             Ok(query::connect(&self.worker, self.own.as_ref())?
-                .stop(patience)
+                .stop(mode)
                 .await?)
         };
-        let answer: Result<Result<_, QueryFailure>, _> = match patience {
+        let answer: Result<Result<_, QueryFailure>, _> = match mode {
             StopMode::Drain => Ok(stopping.await),
-            StopMode::DrainFor(time) => timeout(time.saturating_add(BEYOND), stopping).await,
-            StopMode::Cancel => timeout(BEYOND, stopping).await,
+            StopMode::DrainFor(time) => timeout(time.saturating_add(EXIT_TIMEOUT), stopping).await,
+            StopMode::Cancel => timeout(EXIT_TIMEOUT, stopping).await,
         };
-        let is_gone = match &answer {
+        let has_exited = match &answer {
             // The request was refused: do not wait for an exit.
             Ok(Err(_)) if self.local.is_none() => false,
-            Ok(_) => timeout(BEYOND, self.gone()).await.is_ok(),
-            Err(_) => self.is_gone(),
+            Ok(_) => timeout(EXIT_TIMEOUT, self.wait_for_exit()).await.is_ok(),
+            Err(_) => self.has_exited(),
         };
         let calls = answer.map(|answer| {
             answer.map(|reply| CallsOutcome {
@@ -129,66 +129,66 @@ impl StopTarget {
                 cancelled: reply.cancelled,
             })
         });
-        match (calls, is_gone) {
-            (Ok(Ok(calls)), true) => StopOutcome::Gone(calls),
-            (Ok(Ok(calls)), false) => StopOutcome::Lingers(calls),
-            (_, true) => StopOutcome::Lost,
-            (Ok(Err(error)), false) => StopOutcome::Unable(error.to_string()),
-            (Err(_), false) => StopOutcome::Silent,
+        match (calls, has_exited) {
+            (Ok(Ok(calls)), true) => StopOutcome::Stopped(calls),
+            (Ok(Ok(calls)), false) => StopOutcome::StillRunning(calls),
+            (_, true) => StopOutcome::StoppedUnreported,
+            (Ok(Err(error)), false) => StopOutcome::Failed(error.to_string()),
+            (Err(_), false) => StopOutcome::NoAnswer,
         }
     }
 
     /// Waits until its process has exited or, for a remote worker, its address no longer answers.
-    async fn gone(&self) {
+    async fn wait_for_exit(&self) {
         loop {
-            let is_gone = match &self.local {
-                Some(_) => self.is_gone(),
+            let has_exited = match &self.local {
+                Some(_) => self.has_exited(),
                 None => query::query_published(self.worker.clone(), self.own.clone())
                     .await
                     .is_err(),
             };
-            if is_gone {
+            if has_exited {
                 return;
             }
-            sleep(AGAIN).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Whether its process is known to have exited.
-    fn is_gone(&self) -> bool {
-        let is_it =
+    fn has_exited(&self) -> bool {
+        let is_same =
             |other: &WorkerMetadata| other.uid == self.worker.uid && other.pid == self.worker.pid;
         self.local
             .as_ref()
-            .is_some_and(|discovery| !discovery.snapshot().iter().any(is_it))
+            .is_some_and(|discovery| !discovery.snapshot().iter().any(is_same))
     }
 }
 
 impl StopOutcome {
     fn code(&self) -> u8 {
         match self {
-            Self::Gone(_) | Self::Lost => 0,
-            Self::Lingers(_) | Self::Silent => TIMED_OUT,
-            Self::Unable(_) => TASK_FAILED,
+            Self::Stopped(_) | Self::StoppedUnreported => 0,
+            Self::StillRunning(_) | Self::NoAnswer => TIMED_OUT,
+            Self::Failed(_) => TASK_FAILED,
         }
     }
 
     fn status(&self) -> &'static str {
         match self {
-            Self::Gone(_) | Self::Lost => "stopped",
-            Self::Lingers(_) => "stopping",
-            Self::Silent | Self::Unable(_) => "no answer",
+            Self::Stopped(_) | Self::StoppedUnreported => "stopped",
+            Self::StillRunning(_) => "stopping",
+            Self::NoAnswer | Self::Failed(_) => "no answer",
         }
     }
 
     fn calls(&self) -> Option<CallsOutcome> {
         match self {
-            Self::Gone(calls) | Self::Lingers(calls) => Some(*calls),
-            Self::Lost | Self::Silent | Self::Unable(_) => None,
+            Self::Stopped(calls) | Self::StillRunning(calls) => Some(*calls),
+            Self::StoppedUnreported | Self::NoAnswer | Self::Failed(_) => None,
         }
     }
 
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         match self.calls() {
             Some(CallsOutcome { ended, cancelled }) => {
                 format!(
@@ -202,28 +202,27 @@ impl StopOutcome {
     }
 
     /// A hint about a local process, if its pid is known.
-    fn remark(&self, who: &str, pid: Option<u32>) -> Option<String> {
+    fn hint(&self, name: &str, pid: Option<u32>) -> Option<String> {
         let instead = |before: &str| {
-            pid.map(|pid| format!("{before}'kill -9 {pid}' ends it"))
+            pid.map(|pid| format!("{before}kill it with 'kill -9 {pid}'"))
                 .unwrap_or_default()
         };
         match self {
-            Self::Gone(_) => None,
-            Self::Lost => Some(format!(
-                "worker {who} ended before it could say what became of its calls"
+            Self::Stopped(_) => None,
+            Self::StoppedUnreported => Some(format!(
+                "worker {name} exited before it reported the outcome of its calls"
             )),
-            Self::Lingers(_) => Some(format!("worker {who} has not ended yet{}", instead(": "))),
-            Self::Silent => Some(format!("worker {who} does not answer{}", instead(": "))),
-            Self::Unable(why) => Some(format!(
-                "worker {who} cannot be told to stop: {why}{}",
-                instead("; ")
-            )),
+            Self::StillRunning(_) => {
+                Some(format!("worker {name} has not exited yet{}", instead(": ")))
+            }
+            Self::NoAnswer => Some(format!("worker {name} does not answer{}", instead(": "))),
+            Self::Failed(why) => Some(format!("cannot stop worker {name}: {why}{}", instead("; "))),
         }
     }
 
     fn record(&self, worker: &WorkerMetadata) -> Value {
         let calls = self.calls();
-        let error = if let Self::Unable(why) = self {
+        let error = if let Self::Failed(why) = self {
             Some(why)
         } else {
             None

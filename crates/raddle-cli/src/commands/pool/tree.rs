@@ -1,4 +1,4 @@
-//! Pools in `raddle task tree`: each a tree of its workers, beside those of the tasks.
+//! Pools in `raddle task tree`: each is a tree of its workers, after the trees of tasks.
 
 use raddle_view::pool::{QueriedWorker, query::query_all};
 use serde_json::{Value, json};
@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use super::find;
 use crate::{format, table};
 
-/// All pools, as lines and as records. Empty if they cannot be listed: the user asked for tasks.
+/// All pools, as lines and as records. Empty if they cannot be listed: the user queried for tasks.
 pub(in crate::commands) async fn trees() -> (String, Vec<Value>) {
     let (mut drawing, mut records) = (String::new(), Vec::new());
-    for pool in find::all().unwrap_or_default() {
+    for pool in find::local().unwrap_or_default() {
         let workers = query_all(&pool.workers, None).await;
         drawing.push_str(&draw(&pool.name, &workers));
         let below: Vec<Value> = workers
             .iter()
-            .map(|asked| asked.record(&pool.name))
+            .map(|queried| queried.record(&pool.name))
             .collect();
         records.push(json!({ "pool": pool.name, "children": below }));
     }
@@ -23,23 +23,23 @@ pub(in crate::commands) async fn trees() -> (String, Vec<Value>) {
 
 fn draw(pool: &str, workers: &[QueriedWorker]) -> String {
     let mut text = format!("pool {}\n", table::printable(pool));
-    for (place, asked) in workers.iter().enumerate() {
-        let branch = if place + 1 == workers.len() {
+    for (index, queried) in workers.iter().enumerate() {
+        let branch = if index + 1 == workers.len() {
             "└─ "
         } else {
             "├─ "
         };
-        let does = match &asked.answer {
-            Ok(doing) => format!(
+        let activity = match &queried.answer {
+            Ok(report) => format!(
                 "{}, {} in flight",
-                asked.status(),
-                format::count(doing.in_flight, "call")
+                queried.status(),
+                format::count(report.in_flight, "call")
             ),
-            Err(_) => asked.status().to_owned(),
+            Err(_) => queried.status().to_owned(),
         };
         text.push_str(&format!(
-            "{branch}{} pid {} ({does})\n",
-            asked.worker.uid, asked.worker.pid
+            "{branch}{} pid {} ({activity})\n",
+            queried.worker.uid, queried.worker.pid
         ));
     }
     text

@@ -1,4 +1,4 @@
-//! `raddle pool workers`.
+//! `raddle pool workers`: a table of pool workers.
 
 use raddle_view::pool::{QueriedWorker, query::query_all};
 use serde_json::Value;
@@ -13,37 +13,37 @@ use crate::{
 
 pub(super) async fn workers(global: &Global, args: &PoolWorkersArgs) -> Outcome {
     let own = credentials::load(&args.find.credentials)?;
-    let pools = find::meant(global, &args.find, args.target.as_deref()).await?;
-    let mut asked: Vec<(&str, QueriedWorker)> = Vec::new();
+    let pools = find::select_workers(global, &args.find, args.target.as_deref()).await?;
+    let mut queried: Vec<(&str, QueriedWorker)> = Vec::new();
     for pool in &pools {
-        asked.extend(
+        queried.extend(
             query_all(&pool.workers, own.as_ref())
                 .await
                 .into_iter()
-                .map(|asked| (pool.name.as_str(), asked)),
+                .map(|queried| (pool.name.as_str(), queried)),
         );
     }
     if global.json {
-        let records: Vec<Value> = asked
+        let records: Vec<Value> = queried
             .iter()
-            .map(|(pool, asked)| asked.record(pool))
+            .map(|(pool, queried)| queried.record(pool))
             .collect();
-        output::json(&records)?;
+        output::print_json(&records)?;
         return Ok(0);
     }
-    output::raw(render(&asked).as_bytes())?;
-    for (_, QueriedWorker { worker, answer }) in &asked {
-        if let Err(why) = answer {
+    output::print_raw(render(&queried).as_bytes())?;
+    for (_, QueriedWorker { worker, answer }) in &queried {
+        if let Err(reason) = answer {
             note(
                 global,
-                &format!("worker {} does not answer: {why}", worker.uid),
+                &format!("worker {} does not answer: {reason}", worker.uid),
             );
         }
     }
     Ok(0)
 }
 
-fn render(asked: &[(&str, QueriedWorker)]) -> String {
+fn render(queried: &[(&str, QueriedWorker)]) -> String {
     let mut table = Table::new(&[
         "POOL",
         "UID",
@@ -55,13 +55,13 @@ fn render(asked: &[(&str, QueriedWorker)]) -> String {
         "TAGS",
         "ADDRESS",
     ]);
-    for (pool, asked) in asked {
-        let QueriedWorker { worker, answer } = asked;
+    for (pool, queried) in queried {
+        let QueriedWorker { worker, answer } = queried;
         let [in_flight, taken, uptime] = match answer {
-            Ok(doing) => [
-                doing.in_flight.to_string(),
-                doing.taken.to_string(),
-                format::coarse(doing.uptime),
+            Ok(report) => [
+                report.in_flight.to_string(),
+                report.taken.to_string(),
+                format::one_unit(report.uptime),
             ],
             Err(_) => ["-", "-", "-"].map(str::to_owned),
         };
@@ -70,7 +70,7 @@ fn render(asked: &[(&str, QueriedWorker)]) -> String {
             (*pool).to_owned(),
             worker.uid.to_string(),
             worker.pid.to_string(),
-            asked.status().to_owned(),
+            queried.status().to_owned(),
             in_flight,
             taken,
             uptime,

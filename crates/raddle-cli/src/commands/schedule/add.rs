@@ -1,4 +1,4 @@
-//! `raddle schedule add`.
+//! `raddle schedule add`: adds or replaces a schedule.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use raddle_client::schedule::{self, PutOutcome};
 use raddle_model::Schedule;
 use serde_json::json;
 
-use super::warn_if_nobody_fires;
+use super::warn_if_not_fired;
 use crate::{
     args::ScheduleAddArgs,
     context::Context,
@@ -17,29 +17,29 @@ use crate::{
 pub(super) async fn add(context: &Context, args: &ScheduleAddArgs) -> Outcome {
     let written = match &args.file {
         Some(path) => {
-            let read = read(path)?;
+            let read = read_file(path)?;
             Schedule {
-                task: spec::overlay(read.task, &args.spec)?,
+                task: spec::apply_flags(read.task, &args.spec)?,
                 ..read
             }
         }
-        None => of_flags(args)?,
+        None => from_flags(args)?,
     };
     written
         .validate()
         .map_err(|error| Failure::Usage(format!("the schedule cannot be used, {error}")))?;
     let name = written.name.clone();
-    let broker = context.broker().await?;
+    let broker = context.open_broker().await?;
     let put = schedule::put(&*broker, written, args.replace).await?;
     let entry = put.entry();
-    let what = match &put {
+    let status = match &put {
         PutOutcome::Added(_) => "added",
         PutOutcome::Replaced(_) => "replaced",
         PutOutcome::Unchanged(_) => "unchanged",
     };
     if context.json {
-        output::json(
-            &json!({ "name": name, "put": what, "paused": entry.paused, "next": entry.due() }),
+        output::print_json(
+            &json!({ "name": name, "put": status, "paused": entry.paused, "next": entry.due() }),
         )?;
         return Ok(0);
     }
@@ -48,15 +48,15 @@ pub(super) async fn add(context: &Context, args: &ScheduleAddArgs) -> Outcome {
         None if entry.paused => "paused".into(),
         None => "never due".into(),
     };
-    context.note(format!("schedule '{name}' {what}, {next}"));
+    context.note(format!("schedule '{name}' {status}, {next}"));
     if !context.quiet {
-        warn_if_nobody_fires(context, &*broker).await?;
+        warn_if_not_fired(context, &*broker).await?;
     }
     Ok(0)
 }
 
-fn of_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
-    let mut task = spec::overlay(spec::of_words(&args.target, &args.command), &args.spec)?;
+fn from_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
+    let mut task = spec::apply_flags(spec::from_words(&args.target, &args.command), &args.spec)?;
     Ok(Schedule {
         name: args.schedule.clone().unwrap_or_default(),
         every: args.every,
@@ -64,7 +64,8 @@ fn of_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
         timezone: args.timezone.clone(),
         start: args.start,
         missed: args.missed,
-        // The lifetime of a task counts from its submission, that of a schedule from the due time.
+        // The lifetime of a task counts from its submission, the lifetime of a schedule from the due
+        // time.
         lifetime: task.lifetime.take(),
         jitter: args.jitter,
         paused: args.paused,
@@ -72,7 +73,7 @@ fn of_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
     })
 }
 
-fn read(path: &Path) -> Outcome<Schedule> {
+fn read_file(path: &Path) -> Outcome<Schedule> {
     let shown = path.display();
     let text = fs::read_to_string(path).or_usage_at(format_args!("cannot read {shown}"))?;
     let read = if path

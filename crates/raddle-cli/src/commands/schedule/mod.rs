@@ -1,4 +1,4 @@
-//! `raddle schedule`.
+//! `raddle schedule`: lists, changes and fires schedules.
 
 mod add;
 
@@ -26,19 +26,19 @@ pub(super) async fn schedule(context: &Context, command: ScheduleCommand) -> Out
         ScheduleCommand::List => list(context).await,
         ScheduleCommand::Show { name, count } => show(context, &name, count.into()).await,
         ScheduleCommand::Pause(names) => {
-            each(context, &names, "paused", async |broker, name| {
+            change_each(context, &names, "paused", async |broker, name| {
                 schedule::pause(broker, name).await
             })
             .await
         }
         ScheduleCommand::Resume(names) => {
-            each(context, &names, "resumed", async |broker, name| {
+            change_each(context, &names, "resumed", async |broker, name| {
                 schedule::resume(broker, name).await
             })
             .await
         }
         ScheduleCommand::Remove(names) => {
-            each(context, &names, "removed", async |broker, name| {
+            change_each(context, &names, "removed", async |broker, name| {
                 schedule::remove(broker, name).await.map(|()| true)
             })
             .await
@@ -49,32 +49,32 @@ pub(super) async fn schedule(context: &Context, command: ScheduleCommand) -> Out
 }
 
 /// Changes schedules one after the other, and prints whether each has changed.
-async fn each(
+async fn change_each(
     context: &Context,
     names: &ScheduleNames,
-    what: &str,
+    status: &str,
     act: impl AsyncFn(&dyn Broker, &str) -> Result<bool, schedule::Error>,
 ) -> Outcome {
-    let broker = context.broker().await?;
+    let broker = context.open_broker().await?;
     for name in &names.names {
         let changed = act(&*broker, name).await?;
         if context.json {
-            output::json(&json!({ "name": name, "is": what, "changed": changed }))?;
+            output::print_json(&json!({ "name": name, "is": status, "changed": changed }))?;
         } else if !changed {
-            context.note(format!("schedule '{name}' is {what} already"));
+            context.note(format!("schedule '{name}' is already {status}"));
         }
     }
     Ok(0)
 }
 
 async fn run_now(context: &Context, names: &ScheduleNames) -> Outcome {
-    let broker = context.broker().await?;
+    let broker = context.open_broker().await?;
     for name in &names.names {
         let submitted = schedule::run_now(&*broker, name).await?;
         let (tid, existing) = (submitted.tid(), matches!(submitted, Submitted::Existing(_)));
         if existing {
             context.note(format!(
-                "task {tid} has the key of '{name}' already: nothing new was submitted"
+                "task {tid} already has the key of '{name}': no task was submitted"
             ));
         }
         context.show(
@@ -86,14 +86,14 @@ async fn run_now(context: &Context, names: &ScheduleNames) -> Outcome {
 }
 
 async fn list(context: &Context) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let schedules = broker.schedules(None).await?;
     context.show(
         &schedules.iter().map(schedule_record).collect::<Vec<_>>(),
         || render(&schedules),
     )?;
     if !context.json && schedules.iter().any(|view| view.entry.due().is_some()) {
-        warn_if_nobody_fires(context, &*broker).await?;
+        warn_if_not_fired(context, &*broker).await?;
     }
     Ok(0)
 }
@@ -106,7 +106,7 @@ fn render(schedules: &[ScheduleView]) -> String {
         let schedule = &entry.schedule;
         table.row([
             schedule.name.clone(),
-            when(schedule),
+            due_text(schedule),
             or_dash(entry.due()),
             or_dash(entry.last),
             entry.fired.to_string(),
@@ -121,21 +121,21 @@ fn render(schedules: &[ScheduleView]) -> String {
 
 /// Remarks about a schedule.
 fn note(entry: &ScheduleEntry) -> String {
-    let of = entry
+    let file_owner = entry
         .owner
         .as_deref()
-        .map(|owner| format!("of the file of '{owner}'"));
+        .map(|owner| format!("from the file of '{owner}'"));
     let all: Vec<String> = entry
         .paused
         .then(|| "paused".to_owned())
         .into_iter()
-        .chain(of)
+        .chain(file_owner)
         .collect();
     all.join(", ")
 }
 
 /// When a schedule is due, as text.
-fn when(schedule: &Schedule) -> String {
+fn due_text(schedule: &Schedule) -> String {
     match (&schedule.every, &schedule.cron) {
         (Some(every), _) => format!("every {every}"),
         (None, Some(cron)) => format!("{cron} {}", schedule.zone()),
@@ -148,10 +148,10 @@ fn or_dash(at: Option<Timestamp>) -> String {
 }
 
 async fn show(context: &Context, name: &str, count: usize) -> Outcome {
-    let broker = context.open_read_only().await?;
+    let broker = context.open_existing().await?;
     let detail = ScheduleDetail::read(&*broker, name, count).await?;
     if context.json {
-        output::json(&detail.record())?;
+        output::print_json(&detail.record())?;
         return Ok(0);
     }
     let ScheduleView { entry, task, .. } = &detail.view;
@@ -163,14 +163,10 @@ async fn show(context: &Context, name: &str, count: usize) -> Outcome {
     };
     let rows = [
         ("name", about.name.clone()),
-        ("due", when(about)),
+        ("due", due_text(about)),
         (
             "missed",
-            format!(
-                "{}; {} left out until now",
-                about.missed.as_str(),
-                entry.missed
-            ),
+            format!("{}; {} skipped so far", about.missed.as_str(), entry.missed),
         ),
         (
             "lifetime",
@@ -194,25 +190,25 @@ async fn show(context: &Context, name: &str, count: usize) -> Outcome {
         ),
     ];
     for (key, value) in rows {
-        output::line(format!("{:<10} {}", format!("{key}:"), printable(&value)))?;
+        output::print_line(format!("{:<10} {}", format!("{key}:"), printable(&value)))?;
     }
     for (n, at) in detail.upcoming.into_iter().enumerate() {
-        output::line(format!(
+        output::print_line(format!(
             "{:<10} {}",
             if n == 0 { "next:" } else { "" },
             or_dash(Some(at))
         ))?;
     }
     if entry.due().is_some() {
-        warn_if_nobody_fires(context, &*broker).await?;
+        warn_if_not_fired(context, &*broker).await?;
     }
     Ok(0)
 }
 
 /// Runs a worker that takes no tasks and fires schedules.
 async fn run(context: &Context, args: &ScheduleRunArgs) -> Outcome {
-    let broker = context.broker_of_worker().await?;
-    let mut interrupts = Interrupts::catch()?;
+    let broker = context.open_for_worker().await?;
+    let mut interrupts = Interrupts::install()?;
     let options = Options {
         name: args.name.clone(),
         ..Options::scheduler()
@@ -236,11 +232,11 @@ async fn run(context: &Context, args: &ScheduleRunArgs) -> Outcome {
 }
 
 /// Warns if no process fires schedules.
-async fn warn_if_nobody_fires(context: &Context, broker: &dyn Broker) -> Outcome<()> {
+async fn warn_if_not_fired(context: &Context, broker: &dyn Broker) -> Outcome<()> {
     if !is_fired(broker).await? {
-        let who = "'raddle worker start', 'raddle spawner run' or 'raddle schedule run'";
+        let commands = "'raddle worker start', 'raddle spawner run' or 'raddle schedule run'";
         context.note(format!(
-            "nobody is there to fire schedules: start one who does with {who}"
+            "no live process fires schedules: start one with {commands}"
         ));
     }
     Ok(())

@@ -23,9 +23,8 @@ use rustix::{
 };
 
 use super::{
-    beside,
     one_shot::{self, TO_STDOUT},
-    seccomp,
+    path_beside_database, seccomp,
 };
 use crate::{
     args::{Global, StartArgs},
@@ -34,9 +33,9 @@ use crate::{
     project::Project,
 };
 
-/// A socket in a directory of its own, the only part of this machine that a container sees. Its
-/// name is the same for every spawner of a class, so that workers of a killed spawner find the next
-/// one.
+/// A socket in its own directory, which is the only directory of this machine that a container sees.
+/// Its name is the same for every spawner of a class, so that workers of a killed spawner find the
+/// next one.
 pub(super) struct ContainerSocket {
     directory: PathBuf,
     /// The user whose workers are served.
@@ -50,18 +49,18 @@ const ROOT: u32 = 0;
 const INSIDE: &str = "/run/raddle";
 const SOCKET: &str = "agent.sock";
 const DIRECTORY_MODE: u32 = 0o700;
-const TAKEN: &str = "something else is there, or it is another user's: move it away";
+const TAKEN: &str = "it is not a directory, or it belongs to another user: move it away";
 
-/// Makes the launcher, and the socket unless workers reach the broker themselves. Paths in the file
-/// are relative to `base`.
-pub(super) fn containers(
+/// Makes the launcher, and the socket unless workers reach the broker over the network. Paths in the
+/// file are relative to `base`.
+pub(super) fn container_launcher(
     global: &Global,
     project: &Project,
     config: &Config,
     start: &StartArgs,
     base: &Path,
 ) -> Outcome<(DockerLauncher, Option<ContainerSocket>)> {
-    let engine = DockerEngine::of_environment().or_usage()?;
+    let engine = DockerEngine::from_env().or_usage()?;
     let class = WorkerClass::new(&project.url.to_string(), &config.caps, &config.queues);
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let user = if uid == ROOT {
@@ -69,36 +68,36 @@ pub(super) fn containers(
     } else {
         (uid, gid)
     };
-    let hatch = match project.url.is_on_network() {
+    let socket = match project.url.is_on_network() {
         false => Some(ContainerSocket::new(&project.url, &class, user.0)),
         true if config.container.networks.is_empty() => {
-            let reason = "at 'spawner.container.networks': the broker is on a network, and containers have none unless \
-                          it is named: name one from which the broker can be reached";
+            let reason = "at 'spawner.container.networks': the broker is on a network, and containers have no network by \
+                          default: name a network from which the broker can be reached";
             return Err(Failure::Usage(reason.into()));
         }
         true => None,
     };
     let mut mounts: Vec<BindMount> = Vec::new();
-    mounts.extend(hatch.iter().map(|hatch| BindMount {
-        from: hatch.directory.clone(),
+    mounts.extend(socket.iter().map(|socket| BindMount {
+        from: socket.directory.clone(),
         to: INSIDE.into(),
     }));
     mounts.extend(start.handlers.iter().map(|directory| BindMount {
         from: directory.clone(),
         to: directory.clone(),
     }));
-    let url = match &hatch {
+    let url = match &socket {
         Some(_) => BrokerUrl::Unix(Path::new(INSIDE).join(SOCKET)).to_string(),
         None => project
             .url
             .secret()
             .map_or_else(|| project.url.to_string(), str::to_owned),
     };
-    // Every task then runs in a sandbox, and only the worker has the wider filter that making one
-    // needs.
+    // Every task then runs in a sandbox, so only the worker has the wider filter that creating a
+    // sandbox needs.
     let nests = config.min_isolation == Isolation::Sandbox;
     let seccomp = match &config.container.seccomp {
-        Some(path) => Some(seccomp::profile(&base.join(path))?),
+        Some(path) => Some(seccomp::read_profile(&base.join(path))?),
         None => nests.then(seccomp::nesting_profile),
     };
     let labels = [
@@ -108,10 +107,10 @@ pub(super) fn containers(
     let model = ContainerTemplate {
         image: config.worker_image.clone().unwrap_or_default(),
         class,
-        args: one_shot::args(global, start),
+        args: one_shot::program_args(global, start),
         env: [(QUEUE_URL.to_owned(), url)]
             .into_iter()
-            .chain(one_shot::env(start, config, TO_STDOUT))
+            .chain(one_shot::worker_env(start, config, TO_STDOUT))
             .collect(),
         labels: labels
             .into_iter()
@@ -123,37 +122,42 @@ pub(super) fn containers(
         mounts,
         nests,
     };
-    Ok((DockerLauncher::new(engine, model), hatch))
+    Ok((DockerLauncher::new(engine, model), socket))
 }
 
 impl ContainerSocket {
     fn new(url: &BrokerUrl, class: &WorkerClass, uid: u32) -> Self {
         Self {
-            directory: beside(url, &format!("raddle-agent-{}", class.as_str()), SOCKET),
+            directory: path_beside_database(
+                url,
+                &format!("raddle-agent-{}", class.as_str()),
+                SOCKET,
+            ),
             uid,
         }
     }
 
-    pub(super) fn socket(&self) -> PathBuf {
+    pub(super) fn path(&self) -> PathBuf {
         self.directory.join(SOCKET)
     }
 
-    /// The calls that clients at this socket may make: in a container, a client may be a task.
-    pub(super) fn guests(&self, worker: &worker::Options) -> ContainerClients {
-        ContainerClients::new(worker.caps.clone(), worker.queues.clone()).of_user(self.guest())
+    /// What clients of this socket may call: in a container, a client may be a task.
+    pub(super) fn clients(&self, worker: &worker::Options) -> ContainerClients {
+        ContainerClients::new(worker.caps.clone(), worker.queues.clone())
+            .with_uid(self.client_uid())
     }
 
     /// The user that is served besides our own.
-    fn guest(&self) -> Option<u32> {
+    fn client_uid(&self) -> Option<u32> {
         (self.uid != geteuid().as_raw()).then_some(self.uid)
     }
 
-    /// Creates the directory, for that user alone. An existing one must be ours: in a directory
-    /// that every user can write to, any of them could have made it.
+    /// Creates the directory, accessible only to that user. An existing directory must be ours: in
+    /// `/tmp`, any user could have created it.
     pub(super) fn open(&self) -> Outcome<()> {
         let wrong = |reason: &dyn std::fmt::Display| {
             Failure::Raddle(format!(
-                "no directory for a socket can be made at {}: {reason}",
+                "cannot create the directory {} for a socket: {reason}",
                 self.directory.display()
             ))
         };
@@ -165,8 +169,8 @@ impl ContainerSocket {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(wrong(&error)),
         }
-        // Check and change the opened directory, whatever is put in its place meanwhile.
-        // `O_NOFOLLOW`: no links.
+        // Check and change the opened directory, because the path could be replaced meanwhile.
+        // `O_NOFOLLOW`: no symbolic links.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match rustix::fs::open(&self.directory, flags, Mode::empty()) {
             Ok(directory) => directory,
@@ -180,8 +184,8 @@ impl ContainerSocket {
             }
             // The umask affects the mode at creation.
             rustix::fs::fchmod(&directory, Mode::from_raw_mode(DIRECTORY_MODE))?;
-            if let Some(guest) = self.guest() {
-                rustix::fs::fchown(&directory, Some(Uid::from_raw(guest)), None)?;
+            if let Some(uid) = self.client_uid() {
+                rustix::fs::fchown(&directory, Some(Uid::from_raw(uid)), None)?;
             }
             Ok(true)
         };
@@ -205,18 +209,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_made_or_taken_and_nothing_else_is() {
-        let world = tempfile::tempdir().expect("a directory");
-        let hatch = |name: &str| ContainerSocket {
-            directory: world.path().join(name),
+    fn creates_or_reuses_a_directory_and_refuses_anything_else() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let socket = |name: &str| ContainerSocket {
+            directory: temp.path().join(name),
             uid: geteuid().as_raw(),
         };
-        let mode = |hatch: &ContainerSocket| {
-            fs::metadata(&hatch.directory).expect("it is there").mode() & 0o777
+        let mode = |socket: &ContainerSocket| {
+            fs::metadata(&socket.directory)
+                .expect("the directory exists")
+                .mode()
+                & 0o777
         };
-        let new = hatch("new");
+        let new = socket("new");
         for _ in 0..2 {
-            assert!(new.open().is_ok(), "one that is there is taken");
+            assert!(new.open().is_ok(), "an existing directory is reused");
             assert_eq!(mode(&new), DIRECTORY_MODE);
             fs::set_permissions(&new.directory, fs::Permissions::from_mode(0o755))
                 .expect("it is ours");
@@ -227,32 +234,34 @@ mod tests {
             ("dangling", "absent"),
             ("itself", "itself"),
         ] {
-            symlink(target, world.path().join(name)).expect("a link");
-            assert!(hatch(name).open().is_err(), "{name}");
+            symlink(target, temp.path().join(name)).expect("a link");
+            assert!(socket(name).open().is_err(), "{name}");
         }
         assert_eq!(mode(&new), 0o755);
-        assert!(!world.path().join("absent").exists());
-        fs::write(world.path().join("file"), "").expect("a file");
-        assert!(hatch("file").open().is_err());
+        assert!(!temp.path().join("absent").exists());
+        fs::write(temp.path().join("file"), "").expect("a file");
+        assert!(socket("file").open().is_err());
     }
 
     #[test]
-    fn a_directory_of_another_user_is_left_alone() {
+    fn refuses_a_directory_of_another_user() {
         if !geteuid().is_root() {
             return;
         }
-        let world = tempfile::tempdir().expect("a directory");
-        let hatch = ContainerSocket {
-            directory: world.path().join("theirs"),
+        let temp = tempfile::tempdir().expect("a directory");
+        let socket = ContainerSocket {
+            directory: temp.path().join("theirs"),
             uid: UNPRIVILEGED_UID,
         };
-        fs::create_dir(&hatch.directory).expect("a directory");
-        std::os::unix::fs::chown(&hatch.directory, Some(12345), None).expect("root may");
-        assert!(hatch.open().is_err());
-        std::os::unix::fs::chown(&hatch.directory, Some(ROOT), None).expect("root may");
-        assert!(hatch.open().is_ok());
+        fs::create_dir(&socket.directory).expect("a directory");
+        std::os::unix::fs::chown(&socket.directory, Some(12345), None).expect("root may");
+        assert!(socket.open().is_err());
+        std::os::unix::fs::chown(&socket.directory, Some(ROOT), None).expect("root may");
+        assert!(socket.open().is_ok());
         assert_eq!(
-            fs::metadata(&hatch.directory).expect("it is there").uid(),
+            fs::metadata(&socket.directory)
+                .expect("the directory exists")
+                .uid(),
             UNPRIVILEGED_UID
         );
     }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Makes the launcher. Paths in the file are relative to `base`.
-pub(super) fn pods(
+pub(super) fn pod_launcher(
     global: &Global,
     args: &SpawnerArgs,
     project: &Project,
@@ -25,19 +25,19 @@ pub(super) fn pods(
     start: &StartArgs,
     base: &Path,
 ) -> Outcome<KubernetesLauncher> {
-    refuse_what_a_pod_cannot_have(args, config)?;
-    let queue = queue(project, config)?;
+    check_pod_settings(args, config)?;
+    let queue = queue_access(project, config)?;
     let overlay = config
         .kubernetes
         .template
         .as_ref()
-        .map(|path| template(&base.join(path)))
+        .map(|path| read_overlay(&base.join(path)))
         .transpose()?;
     let model = PodTemplate {
         image: config.worker_image.clone().unwrap_or_default(),
         class: WorkerClass::new(&project.url.to_string(), &config.caps, &config.queues),
-        args: one_shot::args(global, start),
-        env: one_shot::env(start, config, TERMINATION_LOG),
+        args: one_shot::program_args(global, start),
+        env: one_shot::worker_env(start, config, TERMINATION_LOG),
         queue,
         annotations: vec![
             ("raddle.caps".into(), config.caps.to_string()),
@@ -52,9 +52,9 @@ pub(super) fn pods(
     Ok(KubernetesLauncher::new(access, model))
 }
 
-/// Refuses settings that only containers of one machine can have: ignoring them would break a
-/// promise.
-fn refuse_what_a_pod_cannot_have(args: &SpawnerArgs, config: &Config) -> Outcome<()> {
+/// Refuses settings that only containers on this machine can have. Ignoring them could weaken the
+/// isolation.
+fn check_pod_settings(args: &SpawnerArgs, config: &Config) -> Outcome<()> {
     let ContainerLimits {
         gpus,
         networks,
@@ -62,25 +62,25 @@ fn refuse_what_a_pod_cannot_have(args: &SpawnerArgs, config: &Config) -> Outcome
         ..
     } = &config.container;
     let wrong = if args.serve.is_some() {
-        "--serve is not for pods: they do not see this machine's files"
+        "--serve cannot be used with pods: they do not see the files of this machine"
     } else if config.handlers.is_some() {
-        "--handlers is not for pods: they do not see this machine's files; put the handlers into the image, and name their directory in \
-         a template"
+        "--handlers cannot be used with pods: they do not see the files of this machine; put the handlers into the image, and name their \
+         directory in a template"
     } else if !networks.is_empty() {
-        "at 'spawner.container.networks': pods are all in the network of their cluster: a NetworkPolicy says what they reach"
+        "at 'spawner.container.networks': pods use the network of their cluster: restrict them with a NetworkPolicy"
     } else if seccomp.is_some() {
-        "at 'spawner.container.seccomp': pods have the filter of their node: a template may name another of its node's"
+        "at 'spawner.container.seccomp': pods use a filter of their node: name it in a template"
     } else if *gpus == Some(Gpus::All) {
-        "at 'spawner.container.gpus': a cluster has no word for all of them: give a number"
+        "at 'spawner.container.gpus': a cluster cannot give all of them: give a number"
     } else {
         return Ok(());
     };
     Err(Failure::Usage(wrong.into()))
 }
 
-/// How a worker finds the queue. A pod's spec must not contain a password: every user who may read
-/// pods sees it.
-fn queue(project: &Project, config: &Config) -> Outcome<QueueAccess> {
+/// How a worker gets the queue URL. The spec of a pod must not contain a password: every user who
+/// may read pods sees it.
+fn queue_access(project: &Project, config: &Config) -> Outcome<QueueAccess> {
     if let Some(name) = config.kubernetes.queue_secret.clone() {
         return Ok(QueueAccess::Secret {
             name,
@@ -89,13 +89,13 @@ fn queue(project: &Project, config: &Config) -> Outcome<QueueAccess> {
     }
     if !project.url.is_on_network() {
         let reason = format!(
-            "the broker {} is on this machine, and pods are not: use one that they can reach, as redis://",
+            "the broker {} is on this machine, and pods cannot reach it: use another, such as redis://",
             project.url
         );
         return Err(Failure::Usage(reason));
     }
     if project.url.has_password() {
-        let reason = "at 'spawner.kubernetes.queue_secret': the queue URL holds a password, which has no place in a pod: put it into a \
+        let reason = "at 'spawner.kubernetes.queue_secret': the queue URL contains a password, which must not be in a pod: put it into a \
                       Secret ('kubectl create secret generic raddle-queue --from-file=QUEUE_URL=FILE') and give its name";
         return Err(Failure::Usage(reason.into()));
     }
@@ -107,7 +107,7 @@ fn queue(project: &Project, config: &Config) -> Outcome<QueueAccess> {
     ))
 }
 
-fn template(path: &Path) -> Outcome<PodOverlay> {
+fn read_overlay(path: &Path) -> Outcome<PodOverlay> {
     let at = format!("at 'spawner.kubernetes.template': {}", path.display());
     let text = one_shot::read_short(path, "a template").or_usage_at(&at)?;
     PodOverlay::read(&text).or_usage_at(at)

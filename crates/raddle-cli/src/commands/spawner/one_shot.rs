@@ -6,32 +6,36 @@ use raddle_spawner::{Config, WARM_VARIABLE, worker_words};
 
 use crate::args::{Global, StartArgs};
 
-/// Says that its spawner reads its standard output.
+/// The value of `WARM_VARIABLE` that means that the spawner reads standard output.
 #[cfg(feature = "docker")]
 pub(super) const TO_STDOUT: &str = "1";
 const LOG: &str = "RADDLE_LOG";
 /// The largest file to pass to an engine or cluster.
-const LONGEST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The arguments of the program in the image. None is secret: every user of the machine can read
 /// them.
-pub(super) fn args(global: &Global, start: &StartArgs) -> Vec<String> {
+pub(super) fn program_args(global: &Global, start: &StartArgs) -> Vec<String> {
     let mut words = worker_words(&start.name, &start.queues).to_vec();
-    let mut say = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
-    say(&["--log-format", start.log.log_format.as_str()]);
+    let mut push = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
+    push(&["--log-format", start.log.log_format.as_str()]);
     if let Some(directory) = &start.handlers {
-        say(&["--handlers", &directory.to_string_lossy()]);
+        push(&["--handlers", &directory.to_string_lossy()]);
     }
     // The spawner reports the end of its workers.
     match global.verbose {
-        0 => say(&["--quiet"]),
-        times => (0..times).for_each(|_| say(&["--verbose"])),
+        0 => push(&["--quiet"]),
+        times => (0..times).for_each(|_| push(&["--verbose"])),
     }
     words
 }
 
-/// Its environment, without the queue URL. `listener` says where its spawner reads.
-pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(String, String)> {
+/// The environment of the worker, without the queue URL. `receiver` is where its spawner reads.
+pub(super) fn worker_env(
+    start: &StartArgs,
+    config: &Config,
+    receiver: &str,
+) -> Vec<(String, String)> {
     let mut env = vec![
         ("WORKER_CONCURRENCY".to_owned(), "1".to_owned()),
         ("WORKER_ONCE".to_owned(), "true".to_owned()),
@@ -39,7 +43,7 @@ pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(St
             "WORKER_IDLE_EXIT".to_owned(),
             config.idle_timeout.0.as_secs_f64().to_string(),
         ),
-        (WARM_VARIABLE.to_owned(), listener.to_owned()),
+        (WARM_VARIABLE.to_owned(), receiver.to_owned()),
     ];
     if let Some(uptime) = config.max_uptime {
         env.push((
@@ -53,8 +57,11 @@ pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(St
     if let Some(plugins) = &start.plugins {
         env.push(("WORKER_PLUGINS".to_owned(), plugins.join(",")));
     }
-    if let Some(least) = start.min_isolation {
-        env.push(("WORKER_MIN_ISOLATION".to_owned(), least.as_str().to_owned()));
+    if let Some(isolation) = start.min_isolation {
+        env.push((
+            "WORKER_MIN_ISOLATION".to_owned(),
+            isolation.as_str().to_owned(),
+        ));
     }
     env.extend(
         std::env::var(LOG)
@@ -64,12 +71,12 @@ pub(super) fn env(start: &StartArgs, config: &Config, listener: &str) -> Vec<(St
     env
 }
 
-/// Reads a small file, described as `what` in errors.
+/// Reads a small file. `what` describes it in errors.
 pub(super) fn read_short(path: &Path, what: &str) -> io::Result<String> {
     let found = fs::metadata(path)?;
-    if !found.is_file() || found.len() > LONGEST {
+    if !found.is_file() || found.len() > MAX_FILE_BYTES {
         return Err(io::Error::other(format!(
-            "it is not a file, or too long for {what}"
+            "it is not a file, or too large for {what}"
         )));
     }
     fs::read_to_string(path)

@@ -1,5 +1,5 @@
-//! Seccomp profiles of containers: the user's, which must deny something, and one that lets a
-//! worker make sandboxes.
+//! Seccomp profiles of containers: that of the user, which must deny something, and one that lets a
+//! worker create sandboxes.
 
 use std::path::Path;
 
@@ -17,9 +17,9 @@ const DENIES: [&str; 5] = [
     "SCMP_ACT_TRAP",
 ];
 
-/// System calls that reach beyond a container or into other processes, and that no sandbox needs:
-/// the kernel itself, keys, clock, devices, swap and quota.
-const OUT_OF_REACH: &[&str] = &[
+/// System calls that affect the machine or other processes, and that no sandbox needs: the kernel
+/// itself, keys, clock, devices, swap and quota.
+const DENIED_SYSCALLS: &[&str] = &[
     "acct",
     "add_key",
     "bpf",
@@ -68,16 +68,16 @@ const OUT_OF_REACH: &[&str] = &[
     "vhangup",
 ];
 
-/// A profile under which a worker can make a sandbox: the engine's default denies namespaces and
-/// mounts.
+/// A profile under which a worker can create a sandbox: the default profile of the engine denies
+/// namespaces and mounts.
 pub(super) fn nesting_profile() -> String {
-    let denied = json!({ "names": OUT_OF_REACH, "action": "SCMP_ACT_ERRNO" });
-    // Without a list of architectures, system calls of foreign architectures end the process.
+    let denied = json!({ "names": DENIED_SYSCALLS, "action": "SCMP_ACT_ERRNO" });
+    // Without a list of architectures, system calls of other architectures kill the process.
     json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": [denied] }).to_string()
 }
 
-/// The profile in a file, as the engine takes it.
-pub(super) fn profile(path: &Path) -> Outcome<String> {
+/// Reads a profile from a file, in the form that the engine takes.
+pub(super) fn read_profile(path: &Path) -> Outcome<String> {
     let at = format!("at 'spawner.container.seccomp': {}", path.display());
     let text = read_short(path, "a seccomp profile").or_usage_at(&at)?;
     let profile: Value = serde_json::from_str(&text).or_usage_at(&at)?;
@@ -85,18 +85,18 @@ pub(super) fn profile(path: &Path) -> Outcome<String> {
     Ok(profile.to_string())
 }
 
-/// Checks that the profile denies anything. Its author decides what.
+/// Checks that the profile denies something.
 fn check(profile: &Value) -> Result<(), String> {
     let action = |of: &Value, key| of.get(key).and_then(Value::as_str).map(str::to_owned);
     let Some(default) = action(profile, "defaultAction") else {
-        return Err("it has no \"defaultAction\", and so is no seccomp profile".into());
+        return Err("it is not a seccomp profile: it has no \"defaultAction\"".into());
     };
     if DENIES.contains(&default.as_str()) {
         return Ok(());
     }
     if default != "SCMP_ACT_ALLOW" {
         return Err(format!(
-            "its \"defaultAction\" is {default}, which keeps nobody from anything: deny by default"
+            "its \"defaultAction\" is {default}, which denies nothing: deny by default"
         ));
     }
     let rules = profile
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_denies_nothing_is_no_filter() {
+    fn refuses_a_profile_that_denies_nothing() {
         let allow = |rules: Value| json!({ "defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules });
         let rule = |names: &[&str], action: &str| json!([{ "names": names, "action": action }]);
         let open = [

@@ -62,7 +62,7 @@ fn pair(ids: &mut Ids, page: &[String], run: &[String]) {
 /// On a busy machine a command may wait for so long that it says why.
 fn is_waiting_note(command: &str, line: &str) -> bool {
     let waits = command.contains("--wait") || command.contains(" wait ");
-    waits && line.starts_with("raddle: task ") && line.contains(" waits: ")
+    waits && line.starts_with("raddle: task ") && line.contains(" waits")
 }
 
 /// A line `…` stands for any number of lines.

@@ -198,9 +198,13 @@ fn use_two_processors() -> bool {
 
 /// A command with which a test on a busy machine has time to look.
 fn slowed(text: &str) -> String {
-    text.replace("sleep 1;", "sleep 3;")
-        .replace("sleep 1'", "sleep 3'")
-        .replace("[s]leep 1", "[s]leep 3")
+    let text = text
+        .replace("sleep 1;", "sleep 3;")
+        .replace("[s]leep 1", "[s]leep 3");
+    match text.strip_suffix("sleep 1") {
+        Some(before) => format!("{before}sleep 3"),
+        None => text,
+    }
 }
 
 /// Executes a page from its first command to its last.

@@ -185,3 +185,57 @@ fn finds_links_and_anchors() {
         ["a-b-c", "link-d"]
     );
 }
+
+/// The paths that the repository tracks.
+fn tracked() -> Vec<String> {
+    let listed = Command::new("git")
+        .arg("ls-files")
+        .current_dir(root())
+        .output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    listed.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_internals_name_types_and_files_that_exist() {
+    let files = tracked();
+    let sources: String = files
+        .iter()
+        .filter(|path| {
+            path.contains("/src/") && path.ends_with(".rs") && root().join(path).exists()
+        })
+        .map(|path| read(path))
+        .collect();
+    let known: BTreeSet<&str> = sources
+        .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .collect();
+    let is_type = |name: &str| {
+        name.starts_with(|first: char| first.is_uppercase())
+            && name.contains(|letter: char| letter.is_lowercase())
+            && name.chars().all(char::is_alphanumeric)
+    };
+    let is_file = |name: &str| name.ends_with(".rs") || name.ends_with(".lua");
+    let mut missing = Vec::new();
+    let pages = pages()
+        .into_iter()
+        .filter(|page| page.starts_with("docs/design/"));
+    for page in pages.chain(["ARCHITECTURE.md".to_owned(), "docs/glossary.md".to_owned()]) {
+        let text = read(&page);
+        for name in text
+            .lines()
+            .flat_map(|line| line.split('`').skip(1).step_by(2))
+        {
+            let exists = match name {
+                name if is_file(name) => files
+                    .iter()
+                    .any(|path| format!("/{path}").ends_with(&format!("/{name}"))),
+                name if is_type(name) => known.contains(name),
+                _ => true,
+            };
+            if !exists {
+                missing.push(format!("{page}: {name}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}

@@ -34,7 +34,7 @@ fn a_set_takes_one_command_each() {
         .raddle(["cert", "ca", "--out", "certs"])
         .ok()
         .says("valid until")
-        .says("whoever has the key");
+        .says("keep the key secret");
     assert_eq!(ran.lines(), ["certs/ca-cert.pem", "certs/ca-key.pem"]);
     let ran = world
         .raddle([
@@ -77,12 +77,12 @@ fn what_is_there_is_replaced_only_by_force() {
     world
         .raddle(["cert", "ca", "--out", "certs"])
         .code(2)
-        .says("ca-cert.pem is there already")
+        .says("ca-cert.pem already exists")
         .says("--force");
     world
         .raddle(["cert", "issue", "a.internal", "--ca", "certs"])
         .code(2)
-        .says("a.internal-cert.pem is there already");
+        .says("a.internal-cert.pem already exists");
     // Its name would be that of the CA's own files.
     world
         .raddle(["cert", "issue", "ca", "--ca", "certs", "--force"])
@@ -158,7 +158,7 @@ fn a_certificate_ends_with_its_ca() {
     let ran = world
         .raddle(["cert", "issue", "a", "--ca", "certs", "--days", "90"])
         .ok()
-        .says("as the CA is");
+        .says("like the CA");
     assert_eq!(ran.lines()[0], "certs/a-cert.pem");
     let until = |file: &str| {
         world.raddle(["cert", "show", "--json", file]).ok().json()[0]["not_after"].clone()

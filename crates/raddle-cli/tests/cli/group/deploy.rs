@@ -129,7 +129,7 @@ fn the_doctor_compares_how_long_a_stop_may_take() {
     assert_eq!(wrong.len(), 2, "{found:?}");
     assert_eq!(
         wrong[0]["fix"],
-        "write 'stop_grace_period: 82s' there: else what runs is killed"
+        "write 'stop_grace_period: 82s' there: otherwise running tasks are killed"
     );
     // Where the work is kept says nothing of who does it.
     let elsewhere = world

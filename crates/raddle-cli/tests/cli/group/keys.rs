@@ -37,7 +37,7 @@ fn the_place_of_one_that_has_ended_is_filled_as_restart_says() {
     });
     let said = down(&world, manager);
     assert_eq!(said.matches("another takes its place").count(), 1, "{said}");
-    assert!(said.contains("started 4 processes and left"), "{said}");
+    assert!(said.contains("started 4 processes and exited"), "{said}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn is_up(manager: &Started) -> bool {
 fn waits(manager: &Started) -> bool {
     manager
         .stderr()
-        .contains("this one waits, and takes its place when it is gone")
+        .contains("this manager stands by, and replaces it when it exits")
 }
 
 #[test]
@@ -42,19 +42,19 @@ fn a_manager_goes_to_the_background_and_down_stops_it() {
     );
     // A second one in the background would wait unseen.
     world.raddle(["up", "-d"]).code(2).says(&format!(
-        "the manager {tid} of the name 'group' keeps these groups"
+        "manager {tid} with the name 'group' runs these groups"
     ));
     world
         .raddle(["down", "--name", "another"])
         .ok()
-        .says("no manager keeps these groups");
+        .says("no manager runs these groups");
     world.raddle(["down"]).ok();
     assert_eq!(world.task(&tid)["state"], "completed");
     until("no process is left", || world.processes().is_empty());
     world
         .raddle(["down"])
         .ok()
-        .says("no manager keeps these groups");
+        .says("no manager runs these groups");
     world
         .raddle(["down", "-f", "none.toml"])
         .code(2)
@@ -158,20 +158,20 @@ fn what_nothing_happens_for_is_said_after_a_while() {
     let manager = world.start(["up"]);
     for line in [
         "'mail' is not up: its startup command 'sh -c until test -e go; do sleep 0.05; done' has not ended yet",
-        "'late' is not up: it comes after mail, which is not up yet",
-        "'bad' is not up: its processes die as soon as they are started",
+        "'late' is not up: it starts after mail, which is not up yet",
+        "'bad' is not up: its processes exit right after their start",
     ] {
         until(line, || manager.stderr().contains(line));
     }
     world
         .raddle(["group", "scale", "bad", "2"])
         .ok()
-        .says("die as soon as they are started");
+        .says("exit right after their start");
     world.file("go", "");
     until("it is there", || pids(&world, "mail").len() == 1);
     let said = manager.stderr();
     assert_eq!(
-        said.matches("'late' is not up: it comes after").count(),
+        said.matches("'late' is not up: it starts after").count(),
         1,
         "each is said once: {said}"
     );
@@ -196,6 +196,6 @@ fn what_nothing_happens_for_is_said_after_a_while() {
     world
         .raddle(["group", "on", "mail"])
         .ok()
-        .says("no manager keeps 'mail'")
+        .says("no manager runs 'mail'")
         .says("'raddle up'");
 }

@@ -31,7 +31,7 @@ fn replaced_again_and_again(bound: &str, why: &str) {
         "{said}"
     );
     assert!(
-        !said.contains("processes die as soon as"),
+        !said.contains("processes exit right after"),
         "that is no crash loop: {said}"
     );
     let tid = world.submit(&["--queue", "a", "--", "true"]);
@@ -169,7 +169,9 @@ fn processes_are_back_soon_after_a_server_that_did_not_answer() {
     until("both wear their titles", || titled(&world, "a").len() == 2);
     server.signal(libc::SIGSTOP);
     until("the manager has tried in vain", || {
-        manager.stderr().contains("the broker is away")
+        manager
+            .stderr()
+            .contains("waiting for the broker, which is away")
     });
     server.signal(libc::SIGCONT);
     // They have waited, too, or others are in their place.

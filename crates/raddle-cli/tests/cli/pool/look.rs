@@ -120,7 +120,7 @@ fn a_worker_that_does_not_answer_is_shown_as_such() {
         shown.text()
     );
     shown.says(&format!(
-        "worker {} does not answer: it said nothing for 1s",
+        "worker {} does not answer: no answer within 1s",
         worker.uid
     ));
     let asked = pools
@@ -130,7 +130,7 @@ fn a_worker_that_does_not_answer_is_shown_as_such() {
         .json();
     assert_eq!(
         (&asked[0]["in_flight"], &asked[0]["error"]),
-        (&().into(), &"it said nothing for 1s".into())
+        (&().into(), &"no answer within 1s".into())
     );
     pools.signal(0, libc::SIGCONT);
     pools.signal(0, libc::SIGKILL);
@@ -255,7 +255,7 @@ fn what_is_not_there_is_said_with_what_is() {
     ] {
         let ran = pools.world.raddle(["pool"].iter().chain(args)).code(2);
         assert_eq!(ran.text(), "");
-        ran.says(&format!("'{}': no pool of this user is running", args[1]));
+        ran.says(&format!("'{}': this user runs no pool", args[1]));
     }
     pools.worker("render", &[]);
     pools.worker("mail", &[]);

@@ -96,7 +96,7 @@ fn who_does_not_answer_makes_it_fail() {
     pools.signal(1, libc::SIGCONT);
     assert!(
         ran.text().contains(&format!(
-            "{}: seq=1 no answer: it said nothing for 1s\n",
+            "{}: seq=1 no answer: no answer within 1s\n",
             stuck.uid
         )),
         "{}",

@@ -105,7 +105,7 @@ fn a_worker_that_stays_is_named_with_what_can_be_done() {
         .world
         .raddle(["pool", "stop", "strange"])
         .code(124)
-        .says("has not ended yet");
+        .says("has not exited yet");
     assert_eq!(
         ran.text(),
         format!(
@@ -119,7 +119,7 @@ fn a_worker_that_stays_is_named_with_what_can_be_done() {
     let ran = pools.world.raddle(["pool", "stop", "render"]).code(124);
     pools.signal(0, libc::SIGCONT);
     let ran = ran.says(&format!(
-        "worker {} does not answer: 'kill -9 {}' ends it",
+        "worker {} does not answer: kill it with 'kill -9 {}'",
         stuck.uid, stuck.pid
     ));
     assert!(
@@ -147,14 +147,14 @@ fn a_worker_that_is_killed_meanwhile_is_gone() {
     fake.takes_it(Manner::Broken);
     let ran = stop()
         .ok()
-        .says("ended before it could say what became of its calls");
+        .says("exited before it reported the outcome of its calls");
     assert_eq!(
         (ran.text(), fake.stops().len()),
         (format!("{} stopped\n", fake.metadata.uid).as_str(), 1)
     );
     // Before it was told, too.
     fake.refuse("the way broke");
-    stop().ok().says("ended before it could say");
+    stop().ok().says("exited before it reported");
     assert!(fake.stops().is_empty());
 }
 
@@ -176,7 +176,7 @@ fn a_worker_that_does_not_do_as_told_is_no_success() {
     );
     fake.takes_it(Manner::Broken);
     assert_eq!(
-        stop().code(1).says("cannot be told to stop").json()[0]["error"],
+        stop().code(1).says("cannot stop worker").json()[0]["error"],
         "the way broke"
     );
 }

@@ -1,4 +1,4 @@
-//! Spans on their way to the exporter: as many as there is room for.
+//! `SpanQueue`: the bounded queue of spans to export.
 
 use std::sync::{
     Arc,
@@ -8,28 +8,28 @@ use std::sync::{
 use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::mpsc;
 
-use super::span::span;
+use super::span::to_span_data;
 use crate::metrics::{AttemptRecorder, AttemptSpan, MetricsPage};
 
-/// Takes spans, and never waits.
+/// Queues spans without blocking.
 #[derive(Debug)]
-pub(super) struct Sink {
-    /// Spans, or that there will be no more.
-    pub(super) room: mpsc::Sender<Option<SpanData>>,
-    /// What became of them.
+pub(super) struct SpanQueue {
+    /// Spans, or `None` at the end.
+    pub(super) sender: mpsc::Sender<Option<SpanData>>,
+    /// Counters for the metrics.
     pub(super) exported: AtomicU64,
     pub(super) dropped: AtomicU64,
 }
 
-/// More than a collector that answers is ever behind.
-const ROOM: usize = 4096;
+/// More spans than a healthy collector is ever behind.
+const CAPACITY: usize = 4096;
 
-impl Sink {
+impl SpanQueue {
     pub(super) fn new() -> (Arc<Self>, mpsc::Receiver<Option<SpanData>>) {
-        let (room, queue) = mpsc::channel(ROOM);
+        let (sender, queue) = mpsc::channel(CAPACITY);
         (
             Arc::new(Self {
-                room,
+                sender,
                 exported: AtomicU64::new(0),
                 dropped: AtomicU64::new(0),
             }),
@@ -38,10 +38,11 @@ impl Sink {
     }
 }
 
-impl AttemptRecorder for Sink {
-    /// Passes a span on, or drops it where there is no room. One of a trace that nobody records is neither.
+impl AttemptRecorder for SpanQueue {
+    /// Queues a span, or drops it if the queue is full. Spans of traces that are not sampled are
+    /// skipped.
     fn record(&self, attempt: AttemptSpan) {
-        if attempt.own.is_sampled() && self.room.try_send(Some(span(attempt))).is_err() {
+        if attempt.span.is_sampled() && self.sender.try_send(Some(to_span_data(attempt))).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -67,15 +68,15 @@ mod tests {
     use super::*;
 
     fn attempt(flags: u8) -> AttemptSpan {
-        let mut own = TaskSpec::command(["true"])
+        let mut span = TaskSpec::command(["true"])
             .trace(Tid::from_u64(1_700_000_000_000_000_000).unwrap(), 1)
             .parent;
-        own.flags = flags;
+        span.flags = flags;
         AttemptSpan {
-            own,
-            within: None,
+            span,
+            parent: None,
             name: "x".into(),
-            began: 0,
+            started: 0,
             ended: 1,
             attributes: Vec::new(),
             failure: None,
@@ -83,23 +84,23 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_dropped_and_counted() {
-        let (sink, mut queue) = Sink::new();
-        (0..ROOM + 10).for_each(|_| sink.record(attempt(1)));
-        assert_eq!(sink.dropped.load(Ordering::Relaxed), 10);
-        sink.record(attempt(0));
+    fn drops_and_counts_spans_when_full() {
+        let (span_queue, mut queue) = SpanQueue::new();
+        (0..CAPACITY + 10).for_each(|_| span_queue.record(attempt(1)));
+        assert_eq!(span_queue.dropped.load(Ordering::Relaxed), 10);
+        span_queue.record(attempt(0));
         assert_eq!(
-            sink.dropped.load(Ordering::Relaxed),
+            span_queue.dropped.load(Ordering::Relaxed),
             10,
-            "nobody records that trace"
+            "that trace is not sampled"
         );
         assert!(queue.try_recv().is_ok());
-        sink.record(attempt(1));
+        span_queue.record(attempt(1));
         drop(queue);
-        sink.record(attempt(1));
-        assert_eq!(sink.dropped.load(Ordering::Relaxed), 11);
+        span_queue.record(attempt(1));
+        assert_eq!(span_queue.dropped.load(Ordering::Relaxed), 11);
         let mut page = MetricsPage::default();
-        sink.show(&mut page);
+        span_queue.show(&mut page);
         assert!(page.into_text().contains("raddle_spans_dropped_total 11\n"));
     }
 }

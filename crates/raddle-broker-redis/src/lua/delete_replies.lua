@@ -1,5 +1,5 @@
--- Forgets answers that nobody will ask for again, a portion of them. ARGV: where to go on. Answers where to go on after this; not more often
--- than each minute, whoever asks.
+-- Deletes a portion of old stored replies, at most once a minute for all callers. ARGV: cursor.
+-- Returns the next cursor.
 write_without_memory()
 local from, EVERY = ARGV[FIRST], 60
 if from == '0' then
@@ -9,7 +9,7 @@ end
 local found = call('HSCAN', META, from, 'COUNT', '100')
 local old = {}
 for i = 1, #found[2], 2 do
-  -- The name of an answer ends with how long it is kept, in seconds.
+  -- The field of a reply ends with its retention in seconds.
   local name, kept = found[2][i], string.match(found[2][i], '^%x+:%d+:(%d+)$')
   if kept then
     local _, said_at = struct.unpack('<dd', found[2][i + 1])

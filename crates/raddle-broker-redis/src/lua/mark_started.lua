@@ -1,4 +1,5 @@
--- Notes that targets have begun. ARGV for each: task, attempt, owner, process. An attempt that is not the latest is passed over.
+-- Records that targets have started. ARGV: for each task, attempt, owner, pid. Stale attempts are
+-- ignored.
 write_without_memory()
 local n = (#ARGV - FIRST + 1) / 4
 local tids = {}

@@ -1,2 +1,2 @@
--- The workers whose lease has run out. ARGV: the margin.
+-- Returns the workers whose lease has expired. ARGV: takeover margin.
 return call('ZRANGEBYSCORE', LEASE, '-inf', '(' .. int(now_ms - tonumber(ARGV[FIRST])))

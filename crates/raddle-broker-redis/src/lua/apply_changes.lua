@@ -1,31 +1,31 @@
--- Moves tasks from one place to another, as the caller has decided from what it read: each only if it is still as it was then.
--- ARGV: the changes as JSON, then bytes of output that they name by number.
+-- Applies changes to tasks, each if its task is unchanged since it was read. ARGV: maximum output
+-- size, takeover margin, the changes as JSON, then output bytes that they refer to by index.
 write_without_memory()
 local cap, margin = ARGV[FIRST], tonumber(ARGV[FIRST + 1])
 local changes = cjson.decode(ARGV[FIRST + 2])
 local BYTES = FIRST + 2
 local reply = {}
--- How many tasks that attempts have chained one script submits, unless a single attempt has chained more.
-local FOLLOWED = 2000
-local followed = 0
+-- The most chained tasks submitted by one script, unless a single attempt has chained more.
+local MAX_SUBMITTED = 2000
+local submitted = 0
 
 local function is_gone(owner)
   local lease = call('ZSCORE', LEASE, owner)
   return lease and tonumber(lease) < now_ms - margin
 end
 
--- Why a change cannot be made, or nothing.
-local function obstacle(it)
+-- Why a change cannot be applied, or nil.
+local function find_conflict(it)
   if call('HEXISTS', SPEC, it.tid) == 0 then return 'missing' end
   if (call('HGET', TASK, it.tid) or '') ~= it.from then return 'changed' end
   if it.from == '' and call('HEXISTS', DONE, it.tid) == 1 then return 'changed' end
-  if it.words and words_of(it.tid) ~= it.words then return 'changed' end
+  if it.words and count_commands(it.tid) ~= it.words then return 'changed' end
   if it.gone and not is_gone(it.gone) then return 'alive' end
-  if followed >= FOLLOWED and it.follows then return 'changed' end
+  if submitted >= MAX_SUBMITTED and it.follows then return 'changed' end
   if it.leaves and call('ZLEXCOUNT', OWNED, '[' .. it.tid .. ':', '(' .. it.tid .. ';') > 0 then return 'changed' end
 end
 
--- What the attempt has chained, which is removed.
+-- Takes and returns what an attempt has chained.
 local function take_chained(tid)
   local account, fields = call('HGET', CHAINED, tid) or '0', {}
   for i = 1, tonumber(string.match(account, '^%d+')) do
@@ -37,10 +37,10 @@ local function take_chained(tid)
   return chained
 end
 
-local function leave_place(it, f)
+local function leave_status(it, f)
   local place = f and f[1] or 'r'
   if place == 'r' then
-    leave_line(it.part, it.tid)
+    remove_ready(it.part, it.tid)
   elseif place == 'd' then
     call('ZREM', DELAYED, it.tid .. ' ' .. it.part)
     count('d', -1)
@@ -52,11 +52,11 @@ local function leave_place(it, f)
   end
 end
 
-local function enter_place(it)
+local function enter_status(it)
   local f = fields(it.to)
   local place = f[1]
   if place == 'r' then
-    line_up(it.part, it.tid)
+    enqueue_ready(it.part, it.tid)
     wake('ready:' .. it.part)
   elseif place == 'd' then
     delay(it.tid, it.part, it.due)
@@ -76,14 +76,14 @@ local function finish(it, f)
   call('ZADD', EXPIRY, it.expires, it.tid)
   if not (f and is_service(f)) then count(tostring(it.state), 1) end
   if it.dead then call('SADD', DEAD, it.tid) end
-  if f and is_active(f) then dismiss(f[6]) end
+  if f and is_active(f) then remove_ephemeral(f[6]) end
   if it.key and call('HGET', UNIQUES, it.key) == it.tid then call('HDEL', UNIQUES, it.key) end
-  if it.leaves then leave_registry(it.tid) end
+  if it.leaves then remove_worker(it.tid) end
 end
 
 for i = 1, #changes do
   local it = changes[i]
-  local why = obstacle(it)
+  local why = find_conflict(it)
   if why then
     reply[i] = why
   else
@@ -98,8 +98,8 @@ for i = 1, #changes do
     end
     local chained = it.moves and f and is_active(f) and has_flag(f[9], CHAINS) and take_chained(it.tid) or {}
     if it.moves then
-      leave_place(it, f)
-      if it.done then finish(it, f) else enter_place(it) end
+      leave_status(it, f)
+      if it.done then finish(it, f) else enter_status(it) end
     else
       call('HSET', TASK, it.tid, it.to)
     end
@@ -113,12 +113,12 @@ for i = 1, #changes do
     end
     for j = 1, #it.replies do
       call('ZADD', PORTS, '0', it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])
-      ring('queue')
+      notify('queue')
     end
     -- What attempts have chained is submitted with their end, in order.
     for _, packed in ipairs(it.follows and chained or {}) do
       local tids = submit(cmsgpack.unpack(packed))
-      followed = followed + #tids
+      submitted = submitted + #tids
     end
     reply[i] = 'ok'
   end

@@ -1,4 +1,5 @@
-//! The engine itself, for a client that is to go on when the agent is gone. Opened when it is first needed, and used from then on.
+//! The engine itself, for a client that outlives the server. Opened when it is first needed, and
+//! kept.
 
 use std::sync::Arc;
 
@@ -6,15 +7,15 @@ use tokio::{runtime::Handle, sync::OnceCell};
 
 use raddle_broker::{Broker, BrokerOpener, Result};
 
-pub(super) struct Direct {
+pub(super) struct Fallback {
     opener: Box<dyn BrokerOpener>,
     broker: OnceCell<Arc<dyn Broker>>,
-    /// What the connections of an engine run on.
+    /// The runtime of the engine's connections.
     runtime: Handle,
 }
 
-impl Direct {
-    /// To be called on a runtime.
+impl Fallback {
+    /// Must be called on a runtime.
     pub(super) fn new(opener: Box<dyn BrokerOpener>) -> Self {
         Self {
             opener,
@@ -31,7 +32,7 @@ impl Direct {
         self.broker.get()
     }
 
-    /// Opens it from a thread that is none of the runtime's.
+    /// Opens the engine from a thread outside of the runtime.
     pub(super) fn open_blocking(&self) -> Result<&Arc<dyn Broker>> {
         self.runtime.block_on(self.broker())
     }
@@ -39,7 +40,7 @@ impl Direct {
     pub(super) async fn broker(&self) -> Result<&Arc<dyn Broker>> {
         self.broker
             .get_or_try_init(async || {
-                tracing::info!(url = %self.opener, "nobody serves the broker any more: going on without");
+                tracing::info!(url = %self.opener, "the broker is no longer served: opening it directly");
                 self.opener.open().await
             })
             .await

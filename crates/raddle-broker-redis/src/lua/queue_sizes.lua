@@ -1,6 +1,6 @@
--- How many messages the queues of tasks hold: pairs of what their members begin with, and a number.
+-- Counts the messages in the queues of tasks: pairs of member prefix and count.
 local reply = {}
-local function tally(key, pattern)
+local function count_members(key, pattern)
   local from, counts, order = 0, {}, {}
   repeat
     local members = call('ZRANGE', key, from, from + 999)
@@ -19,6 +19,6 @@ local function tally(key, pattern)
     reply[#reply + 1] = int(counts[order[i]])
   end
 end
-tally(WORDS, '^(%d+):')
-tally(PORTS, '^(%d+%.[a-z_]+):')
+count_members(WORDS, '^(%d+):')
+count_members(PORTS, '^(%d+%.[a-z_]+):')
 return reply

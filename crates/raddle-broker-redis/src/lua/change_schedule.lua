@@ -1,5 +1,6 @@
--- Changes a schedule if it is still as it was seen, and submits tasks with that. ARGV: the tasks, packed; name, the version that was seen or '', the microsecond that must have come or '', the microsecond at which it is due from now on or
--- '', and what is stored of it or '' if it goes.
+-- Changes a schedule if its version is the expected one, and submits tasks. ARGV: packed tasks;
+-- name; expected version or ''; earliest microsecond or ''; microsecond of the next due time or '';
+-- new entry, or '' to remove the schedule.
 local tasks, name, seen, begins, next_due, entry = unpack(ARGV, FIRST)
 local version, task = '', '-'
 local before = call('HGET', SCHEDULES, name)
@@ -19,5 +20,5 @@ if next_due == '' then
 else
   call('ZADD', AGENDA, next_due, name)
 end
-ring('control')
+notify('control')
 return answer({ version, tids })

@@ -1,5 +1,6 @@
--- Counts some tasks of a batch by state. ARGV: its name, the last task that was counted before or '', and how many. Answers the last task of these, ''
--- if they are the last of all, and then states, as `State` numbers them, with how many are in each.
+-- Counts tasks of a batch by state, in portions. ARGV: name, last counted task or '', portion size.
+-- Returns the last task of the portion ('' at the end), then pairs of state (numbered as in
+-- `TaskState`) and count.
 local name, last, most = ARGV[FIRST], ARGV[FIRST + 1], tonumber(ARGV[FIRST + 2])
 local from = last == '' and '[' .. name .. ' ' or '(' .. name .. ' ' .. last
 local members = call('ZRANGEBYLEX', BATCHES, from, '(' .. name .. '!', 'LIMIT', '0', int(most))

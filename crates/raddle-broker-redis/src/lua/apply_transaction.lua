@@ -1,6 +1,6 @@
--- Takes messages that were seen, if all of them are there, and submits tasks and appends other messages instead. ARGV: the tasks, packed; the
--- queue, as `append` takes it; the number of messages, and these as they are stored; of each other message its queue and its text. Answers the
--- ids of the tasks, or nothing.
+-- Replaces messages by tasks and other messages, if all of them exist. ARGV: packed tasks; the
+-- queue as `append` expects it; the number of messages and the messages as stored; for each new
+-- message its queue and text. Returns the ids of the tasks, or false.
 local tasks, source, name, n = cmsgpack.unpack(ARGV[FIRST]), ARGV[FIRST + 1], ARGV[FIRST + 3], tonumber(ARGV[FIRST + 5])
 local seen = { unpack(ARGV, FIRST + 6, FIRST + 5 + n) }
 for i = 1, n do

@@ -1,5 +1,6 @@
--- Takes the control words for a worker, those of them that are still there. ARGV for each: the word as it is stored, what it adds to the flags of its
--- task, which outlives the worker, and why it is ignored if it is not a control message.
+-- Takes control messages for a worker, those that still exist. ARGV: for each the stored message,
+-- the flag that it adds to its task (which outlives the worker), and the parse error if it is not a
+-- control message.
 write_without_memory()
 local reply = {}
 for i = FIRST, #ARGV, 3 do

@@ -1,4 +1,4 @@
--- The control words to what a worker has, itself included. ARGV: the worker.
+-- Returns the control messages for a worker and for its tasks. ARGV: the worker.
 write_without_memory()
 local owner = ARGV[FIRST]
 if call('ZCARD', WORDS) == 0 then return answer({}) end
