@@ -1,21 +1,23 @@
-//! Where a worker serves.
+//! Addresses of workers.
 
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
-/// Where a worker serves.
+/// The address that a worker serves at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// At a socket in the file system.
+    /// A socket file.
     Unix(PathBuf),
-    /// At a socket that has a name and no file, and so is gone with its process.
+    /// A socket in the abstract namespace, which has no file and vanishes with its process.
     Abstract(String),
-    /// At a port.
+    /// `host:port`.
     Tcp(String),
 }
 
-/// No such address is known.
+/// The text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no address: use host:port, as 127.0.0.1:7070, unix:/path or unix-abstract:name")]
+#[error(
+    "invalid address '{0}': use host:port, as 127.0.0.1:7070, unix:/path or unix-abstract:name"
+)]
 pub struct AddressError(String);
 
 impl FromStr for Address {
@@ -24,7 +26,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let wrong = || AddressError(text.to_owned());
         if let Some(name) = text.strip_prefix("unix-abstract:") {
-            // The longest that a name can be is a byte shorter than a path.
+            // `sun_path` has 108 bytes, and the name follows a NUL byte.
             return if (1..=106).contains(&name.len()) {
                 Ok(Self::Abstract(name.to_owned()))
             } else {
@@ -54,13 +56,13 @@ impl fmt::Display for Address {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
             Self::Abstract(name) => write!(f, "unix-abstract:{name}"),
-            Self::Tcp(place) => f.write_str(place),
+            Self::Tcp(host_port) => f.write_str(host_port),
         }
     }
 }
 
 impl Address {
-    /// What the system takes for the path of a socket.
+    /// The socket path for the system calls; an abstract name follows a NUL byte.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match self {
             Self::Unix(path) => Some(path.clone()),
@@ -69,8 +71,8 @@ impl Address {
         }
     }
 
-    /// Whether it means the same place on all machines.
-    pub fn is_the_same_everywhere(&self) -> bool {
+    /// Whether the address means the same worker on every machine.
+    pub fn is_global(&self) -> bool {
         match (self.ip(), self.host()) {
             (Some(ip), _) => !ip.is_unspecified() && !ip.to_canonical().is_loopback(),
             (None, Some(host)) => host != "localhost" && !host.ends_with(".localhost"),
@@ -78,16 +80,18 @@ impl Address {
         }
     }
 
-    /// Whether it means all addresses of a machine: it can be served at, and means another place on each.
-    pub fn is_everywhere(&self) -> bool {
+    /// Whether it is a wildcard address: one to listen on, which means another worker on each
+    /// machine.
+    pub fn is_wildcard(&self) -> bool {
         self.ip().is_some_and(|ip| ip.is_unspecified())
     }
 
-    /// Where to connect to, from the machine that it is served at, if it means all addresses of that. Else it is the same.
-    pub fn reached_here(self) -> Self {
+    /// The address to connect to from the worker's own machine: the loopback address for a
+    /// wildcard, else unchanged.
+    pub fn connect_address(self) -> Self {
         match (self.ip(), &self) {
-            (Some(ip), Self::Tcp(place)) if ip.is_unspecified() => {
-                let port = place.rsplit_once(':').map_or("", |(_, port)| port);
+            (Some(ip), Self::Tcp(host_port)) if ip.is_unspecified() => {
+                let port = host_port.rsplit_once(':').map_or("", |(_, port)| port);
                 Self::Tcp(if ip.is_ipv4() {
                     format!("127.0.0.1:{port}")
                 } else {
@@ -98,7 +102,7 @@ impl Address {
         }
     }
 
-    /// The IP address of the host, where it is one.
+    /// The host, if it is an IP address.
     pub fn ip(&self) -> Option<IpAddr> {
         self.host()?
             .trim_start_matches('[')
@@ -107,20 +111,20 @@ impl Address {
             .ok()
     }
 
-    /// The port, where there is one.
+    /// The port, if any.
     pub fn port(&self) -> Option<u16> {
         match self {
-            Self::Tcp(place) => place
+            Self::Tcp(host_port) => host_port
                 .rsplit_once(':')
                 .and_then(|(_, port)| port.parse().ok()),
             Self::Unix(_) | Self::Abstract(_) => None,
         }
     }
 
-    /// The host, where there is one.
+    /// The host, if any.
     pub fn host(&self) -> Option<&str> {
         match self {
-            Self::Tcp(place) => place.rsplit_once(':').map(|(host, _)| host),
+            Self::Tcp(host_port) => host_port.rsplit_once(':').map(|(host, _)| host),
             Self::Unix(_) | Self::Abstract(_) => None,
         }
     }
@@ -131,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_shown_alike() {
+    fn addresses_round_trip() {
         for text in [
             "unix:/run/a b.sock",
             "unix-abstract:raddle-1-x",
@@ -154,15 +158,15 @@ mod tests {
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(
-                error.starts_with(&format!("'{text}' is no address")),
+                error.starts_with(&format!("invalid address '{text}'")),
                 "{error}"
             );
         }
     }
 
     #[test]
-    fn addresses_of_one_machine_are_known() {
-        for (address, everywhere) in [
+    fn global_addresses_are_recognised() {
+        for (address, is_global) in [
             ("10.0.0.1:1", true),
             ("[fd00::1]:1", true),
             ("worker-7.example:1", true),
@@ -176,29 +180,29 @@ mod tests {
             ("unix-abstract:x", false),
         ] {
             assert_eq!(
-                address.parse::<Address>().unwrap().is_the_same_everywhere(),
-                everywhere,
+                address.parse::<Address>().unwrap().is_global(),
+                is_global,
                 "{address}"
             );
         }
     }
 
     #[test]
-    fn what_means_every_address_is_reached_at_one() {
-        for (text, there) in [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80")] {
+    fn wildcard_address_is_connected_to_at_the_loopback() {
+        for (text, expected) in [("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80")] {
             let address: Address = text.parse().unwrap();
-            assert!(address.is_everywhere());
-            assert_eq!(address.reached_here().to_string(), there);
+            assert!(address.is_wildcard());
+            assert_eq!(address.connect_address().to_string(), expected);
         }
         for text in ["10.0.0.1:80", "[fd00::1]:80", "host:80", "unix:/x"] {
             let address: Address = text.parse().unwrap();
-            assert!(!address.is_everywhere());
-            assert_eq!(address.reached_here().to_string(), text);
+            assert!(!address.is_wildcard());
+            assert_eq!(address.connect_address().to_string(), text);
         }
     }
 
     #[test]
-    fn a_name_without_a_file_begins_with_nothing() {
+    fn abstract_socket_path_starts_with_a_nul_byte() {
         let path = Address::Abstract("a".into()).socket_path().unwrap();
         assert_eq!(path.as_os_str(), "\0a");
     }

@@ -1,4 +1,4 @@
-//! Which encodings somebody reads, as it is said to others.
+//! The encodings that a worker reads, by number (gRPC) and by name (text records).
 
 use std::collections::BTreeSet;
 
@@ -6,29 +6,30 @@ pub use raddle_model::routine::Encoding;
 use raddle_wire::v1;
 use serde::{Deserialize, Deserializer};
 
-/// The encodings that somebody reads. None: nothing was said of it.
+/// A set of encodings. Empty means unknown.
 pub type Encodings = BTreeSet<Encoding>;
 
-/// That in which to call a worker that reads these. One that says nothing is most likely of Raddle.
-pub fn best(reads: &Encodings) -> Encoding {
+/// The encoding for calls to a worker that reads these. Without any, the worker is most likely a
+/// Raddle worker: the default.
+pub fn preferred(reads: &Encodings) -> Encoding {
     reads.first().copied().unwrap_or_default()
 }
 
-/// Another one, for a worker that has refused this and says that it reads these.
-pub fn instead_of(refused: Encoding, reads: &Encodings) -> Option<Encoding> {
+/// Another encoding than the refused one that the worker reads.
+pub fn alternative(refused: Encoding, reads: &Encodings) -> Option<Encoding> {
     reads.iter().copied().find(|encoding| *encoding != refused)
 }
 
-/// The one of this number, if it is known.
-pub fn of_number(number: i32) -> Option<Encoding> {
+/// The encoding with this number, if it is known.
+pub fn from_number(number: i32) -> Option<Encoding> {
     Some(match v1::Encoding::try_from(number).ok()? {
         v1::Encoding::MessagePack => Encoding::MessagePack,
         v1::Encoding::Json => Encoding::Json,
     })
 }
 
-/// Its number.
-pub fn number(encoding: Encoding) -> i32 {
+/// The number of an encoding.
+pub fn to_number(encoding: Encoding) -> i32 {
     let encoding = match encoding {
         Encoding::MessagePack => v1::Encoding::MessagePack,
         Encoding::Json => v1::Encoding::Json,
@@ -36,29 +37,30 @@ pub fn number(encoding: Encoding) -> i32 {
     encoding.into()
 }
 
-/// Those of these numbers that are known: nobody here could write in another.
-pub fn of_numbers(numbers: &[i32]) -> Encodings {
+/// The known encodings among these numbers. Unknown ones are useless, because this program cannot
+/// write them.
+pub fn from_numbers(numbers: &[i32]) -> Encodings {
     numbers
         .iter()
-        .filter_map(|number| of_number(*number))
+        .filter_map(|number| from_number(*number))
         .collect()
 }
 
-/// Their numbers.
-pub fn numbers(encodings: &Encodings) -> Vec<i32> {
-    encodings.iter().copied().map(number).collect()
+/// The numbers of encodings.
+pub fn to_numbers(encodings: &Encodings) -> Vec<i32> {
+    encodings.iter().copied().map(to_number).collect()
 }
 
-/// Those of these names that are known, with commas between them.
-pub fn of_names(names: &str) -> Encodings {
+/// The known encodings in a comma-separated list of names.
+pub fn from_names(names: &str) -> Encodings {
     names
         .split(',')
         .filter_map(|name| name.trim().parse().ok())
         .collect()
 }
 
-/// Their names, with commas between them.
-pub fn names(encodings: &Encodings) -> String {
+/// A comma-separated list of names.
+pub fn to_names(encodings: &Encodings) -> String {
     encodings
         .iter()
         .map(|encoding| encoding.name())
@@ -66,7 +68,7 @@ pub fn names(encodings: &Encodings) -> String {
         .join(",")
 }
 
-/// Reads a list of names, of which those that are not known are left out.
+/// Deserialises a list of names, and ignores unknown ones.
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Encodings, D::Error> {
@@ -81,27 +83,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_best_that_both_know_is_taken() {
-        assert_eq!(best(&[].into()), MessagePack);
-        assert_eq!(best(&[Json].into()), Json);
-        assert_eq!(best(&[Json, MessagePack].into()), MessagePack);
-        assert_eq!(instead_of(MessagePack, &[Json].into()), Some(Json));
+    fn the_best_common_encoding_is_chosen() {
+        assert_eq!(preferred(&[].into()), MessagePack);
+        assert_eq!(preferred(&[Json].into()), Json);
+        assert_eq!(preferred(&[Json, MessagePack].into()), MessagePack);
+        assert_eq!(alternative(MessagePack, &[Json].into()), Some(Json));
         assert_eq!(
-            instead_of(MessagePack, &[MessagePack, Json].into()),
+            alternative(MessagePack, &[MessagePack, Json].into()),
             Some(Json)
         );
-        assert_eq!(instead_of(MessagePack, &[MessagePack].into()), None);
-        assert_eq!(instead_of(MessagePack, &[].into()), None);
+        assert_eq!(alternative(MessagePack, &[MessagePack].into()), None);
+        assert_eq!(alternative(MessagePack, &[].into()), None);
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
+    fn unknown_encodings_are_ignored() {
         let all: Encodings = Encoding::ALL.into();
-        assert_eq!(of_numbers(&numbers(&all)), all);
-        assert_eq!(of_names(&names(&all)), all);
-        assert_eq!(names(&all), "messagepack,json");
-        assert_eq!(of_numbers(&[1, 77, -1]), [Json].into());
-        assert_eq!(of_names("cbor, json ,"), [Json].into());
-        assert_eq!(of_names(""), [].into());
+        assert_eq!(from_numbers(&to_numbers(&all)), all);
+        assert_eq!(from_names(&to_names(&all)), all);
+        assert_eq!(to_names(&all), "messagepack,json");
+        assert_eq!(from_numbers(&[1, 77, -1]), [Json].into());
+        assert_eq!(from_names("cbor, json ,"), [Json].into());
+        assert_eq!(from_names(""), [].into());
     }
 }

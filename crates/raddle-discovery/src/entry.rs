@@ -1,7 +1,8 @@
-//! Files of workers: their form, and how they are read and written.
+//! The file format of published workers.
 //!
-//! An object is one worker, a list is any number of them. Keys that are not known are passed over, so that others may add their own; what is known
-//! has to be of its type. Documented in `docs/how-to/discovery.md`, for programs that write their own.
+//! A JSON object is one worker, a list any number of them. Unknown keys are ignored, so that other
+//! programs may add their own; known ones must have the right type. Documented in
+//! `docs/how-to/discovery.md`, for programs that write their own files.
 
 use std::{
     collections::BTreeSet,
@@ -17,47 +18,47 @@ use serde_json::Value;
 
 use crate::{WorkerMetadata, WorkerUid};
 
-/// What is longer is no file of workers.
-pub(super) const LONGEST: usize = 1024 * 1024;
-/// More workers than that are not taken, in all files together; nor more files of a directory.
-pub(super) const MOST: usize = 4096;
-/// Grows when those who only know the old form could misunderstand the new one.
+/// Largest file.
+pub(super) const MAX_FILE_SIZE: usize = 1024 * 1024;
+/// Largest number of workers in all files together, and of files in a directory.
+pub(super) const MAX_WORKERS: usize = 4096;
+/// Format version. It increases when a reader of the old format could misunderstand the new one.
 const FORMAT: u32 = 1;
-/// How much is said of what is wrong.
-const LONGEST_REASON: usize = 200;
-/// What the name of an entry ends with, in a directory.
-pub(super) const ENDING: &str = ".json";
-/// What the name of an entry ends with while it is written.
-const DRAFT: &str = ".json.draft";
-/// A draft that is older belongs to no publisher.
-const OLDEST_DRAFT: Duration = Duration::from_secs(60);
+/// Longest error message, which may quote the file.
+const MAX_REASON: usize = 200;
+/// Suffix of entries in a directory.
+pub(super) const SUFFIX: &str = ".json";
+/// Suffix of an entry while it is written.
+const DRAFT_SUFFIX: &str = ".json.draft";
+/// An older draft was left by a publisher that was killed.
+const MAX_DRAFT_AGE: Duration = Duration::from_secs(60);
 
-/// The files of a directory that are named like entries: not those that are being written, which begin with a dot.
-pub(super) fn list(directory: &Path) -> io::Result<BTreeSet<PathBuf>> {
+/// The entries of a directory. Drafts, which start with a dot, are excluded.
+pub(super) fn list_files(directory: &Path) -> io::Result<BTreeSet<PathBuf>> {
     let mut files = BTreeSet::new();
     for file in fs::read_dir(directory)? {
         let name = file?.file_name();
         let bytes = name.as_encoded_bytes();
-        if !bytes.starts_with(b".") && bytes.ends_with(ENDING.as_bytes()) {
+        if !bytes.starts_with(b".") && bytes.ends_with(SUFFIX.as_bytes()) {
             files.insert(directory.join(name));
         }
-        if files.len() > MOST {
+        if files.len() > MAX_WORKERS {
             files.pop_last();
         }
     }
     Ok(files)
 }
 
-/// Opens a file of workers. A FIFO is not waited for.
-pub(super) fn open(path: &Path) -> io::Result<File> {
+/// Opens a file. `O_NONBLOCK`, so that a FIFO does not block.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
     File::options()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits() as i32)
         .open(path)
 }
 
-/// The workers in a file: all of them, or none if one is wrong.
-pub(super) fn read(file: File) -> io::Result<Vec<WorkerMetadata>> {
+/// Reads the workers in a file: all of them, or an error if one is invalid.
+pub(super) fn read_workers(file: File) -> io::Result<Vec<WorkerMetadata>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -65,23 +66,23 @@ pub(super) fn read(file: File) -> io::Result<Vec<WorkerMetadata>> {
         ));
     }
     let mut text = Vec::new();
-    file.take(LONGEST as u64 + 1).read_to_end(&mut text)?;
-    if text.len() > LONGEST {
+    file.take(MAX_FILE_SIZE as u64 + 1).read_to_end(&mut text)?;
+    if text.len() > MAX_FILE_SIZE {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
-            format!("larger than {LONGEST} bytes"),
+            format!("larger than {MAX_FILE_SIZE} bytes"),
         ));
     }
     parse(&text).map_err(|mut reason| {
-        // It may be all of the file.
-        reason.truncate(reason.floor_char_boundary(LONGEST_REASON));
+        // The message may quote the whole file.
+        reason.truncate(reason.floor_char_boundary(MAX_REASON));
         io::Error::new(io::ErrorKind::InvalidData, reason)
     })
 }
 
-/// Writes a worker to a file of this name, in one step. The file is locked before it has its name, if that is asked for: the lock holds as long as what is
-/// returned is open.
-pub(super) fn write(
+/// Writes a worker atomically to a file of this name. With `lock`, the file is locked before it
+/// appears; the lock is held as long as the returned file is open.
+pub(super) fn write_worker(
     directory: &Path,
     name: &str,
     worker: &WorkerMetadata,
@@ -89,52 +90,52 @@ pub(super) fn write(
     lock: bool,
 ) -> io::Result<File> {
     worker
-        .check()
+        .validate()
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     let text = [serde_json::to_vec(worker)?, vec![b'\n']].concat();
-    let draft = directory.join(format!(".{}{DRAFT}", name.trim_end_matches(ENDING)));
-    // One that a publisher left there that was killed, and no link that leads elsewhere.
-    remove(&draft)?;
+    let draft = directory.join(format!(".{}{DRAFT_SUFFIX}", name.trim_end_matches(SUFFIX)));
+    // Removes the draft of a killed publisher, or a planted symbolic link.
+    remove_file(&draft)?;
     let mut file = File::options()
         .write(true)
         .create_new(true)
         .mode(mode)
         .open(&draft)?;
-    let mut put = || {
+    let mut write = || {
         if lock {
             file.lock()?;
         }
         file.write_all(&text)?;
         fs::rename(&draft, directory.join(name))
     };
-    if let Err(error) = put() {
+    if let Err(error) = write() {
         let _ = fs::remove_file(&draft);
         return Err(error);
     }
     Ok(file)
 }
 
-/// Removes drafts of publishers that were killed while they wrote: none takes this long.
+/// Removes drafts of publishers that were killed while writing: no write takes this long.
 pub(super) fn remove_old_drafts(directory: &Path) {
     for file in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = file.file_name();
         let is_draft = name.as_encoded_bytes().starts_with(b".")
-            && name.as_encoded_bytes().ends_with(DRAFT.as_bytes());
+            && name.as_encoded_bytes().ends_with(DRAFT_SUFFIX.as_bytes());
         let age = file
             .metadata()
             .and_then(|found| found.modified())
             .ok()
             .and_then(|at| at.elapsed().ok());
-        if is_draft && age.is_some_and(|age| age > OLDEST_DRAFT) {
+        if is_draft && age.is_some_and(|age| age > MAX_DRAFT_AGE) {
             let _ = fs::remove_file(file.path());
         }
     }
 }
 
-/// Removes a file, if it is there.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+/// Removes a file if it exists.
+pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path).or_else(|error| {
-        if is_absence(&error) {
+        if is_missing(&error) {
             Ok(())
         } else {
             Err(error)
@@ -142,8 +143,8 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Whether an error says that something is not there.
-pub(super) fn is_absence(error: &io::Error) -> bool {
+/// Whether the error means that the file does not exist.
+pub(super) fn is_missing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
@@ -152,40 +153,42 @@ pub(super) fn is_absence(error: &io::Error) -> bool {
 
 fn parse(text: &[u8]) -> Result<Vec<WorkerMetadata>, String> {
     let entries = match serde_json::from_slice(text)
-        .map_err(|error| format!("half-written, or no JSON: {error}"))?
+        .map_err(|error| format!("incomplete, or not JSON: {error}"))?
     {
         Value::Array(entries) => entries,
         entry @ Value::Object(_) => vec![entry],
         _ => return Err("neither an object nor a list of objects".into()),
     };
-    if entries.len() > MOST {
-        return Err(format!("more than {MOST} workers"));
+    if entries.len() > MAX_WORKERS {
+        return Err(format!("more than {MAX_WORKERS} workers"));
     }
     let workers = entries.into_iter().enumerate();
     workers
-        .map(|(place, entry)| {
-            worker(entry).map_err(|reason| format!("worker {}: {reason}", place + 1))
+        .map(|(index, entry)| {
+            parse_worker(entry).map_err(|reason| format!("worker {}: {reason}", index + 1))
         })
         .collect()
 }
 
-fn worker(entry: Value) -> Result<WorkerMetadata, String> {
+fn parse_worker(entry: Value) -> Result<WorkerMetadata, String> {
     let Value::Object(mut entry) = entry else {
-        return Err("no object".into());
+        return Err("not an object".into());
     };
-    // Before all else, which may have another form.
+    // Check this first: another format may differ in everything else.
     if let Some(format) = entry.get("format").filter(|format| **format != FORMAT) {
-        return Err(format!("of format {format}, and only {FORMAT} is known"));
+        return Err(format!(
+            "unknown format {format}: only {FORMAT} is supported"
+        ));
     }
     let address = entry
         .get("address")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let uid = WorkerUid::of_address(address).to_string();
+    let uid = WorkerUid::from_address(address).to_string();
     entry.entry("uid").or_insert_with(|| uid.into());
     let worker: WorkerMetadata = serde_path_to_error::deserialize(Value::Object(entry))
         .map_err(|error| error.to_string())?;
-    worker.check().map_err(|error| error.to_string())?;
+    worker.validate().map_err(|error| error.to_string())?;
     Ok(worker)
 }
 
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_entries_can_be_read() {
         let worker = sample();
         let text = text_of(&worker);
         assert_eq!(parse(&text), Ok(vec![worker.clone()]));
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_enough_and_what_is_not_known_is_passed_over() {
+    fn address_suffices_and_unknown_keys_are_ignored() {
         let text = br#" [{"address": "h:1"}, {"address": "h:2", "weight": [3], "comment": null}] "#;
         let read = parse(text).unwrap();
         assert_eq!(
@@ -244,13 +247,13 @@ mod tests {
         } = &read[0];
         assert_eq!(
             (*uid, *pid, version.as_str(), *secure),
-            (WorkerUid::of_address("h:1"), 0, "", false)
+            (WorkerUid::from_address("h:1"), 0, "", false)
         );
         assert!(tags.is_empty() && extra.is_empty());
     }
 
     #[test]
-    fn encodings_that_are_not_known_are_passed_over() {
+    fn unknown_encodings_are_ignored() {
         let text = br#"[{"address": "h:1", "encodings": ["json", "cbor"]}, {"address": "h:2"}]"#;
         let encodings: Vec<_> = parse(text)
             .unwrap()
@@ -261,22 +264,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_worker_and_the_field() {
         for (text, reason) in [
-            ("", "half-written, or no JSON: EOF"),
-            ("{\"address\": \"h:1\"", "half-written, or no JSON: EOF"),
+            ("", "incomplete, or not JSON: EOF"),
+            ("{\"address\": \"h:1\"", "incomplete, or not JSON: EOF"),
             (
                 "{\"address\": \"h:1\"} {}",
-                "half-written, or no JSON: trailing characters",
+                "incomplete, or not JSON: trailing characters",
             ),
             ("\"h:1\"", "neither an object nor a list of objects"),
-            ("[[\"h:1\"]]", "worker 1: no object"),
+            ("[[\"h:1\"]]", "worker 1: not an object"),
             ("{}", "worker 1: missing field `address`"),
             (
                 "[{\"address\": \"h:1\"}, {\"address\": 1}]",
                 "worker 2: address: invalid type: integer `1`",
             ),
-            ("{\"address\": \"h\"}", "worker 1: 'h' is no address"),
+            ("{\"address\": \"h\"}", "worker 1: invalid address 'h'"),
             (
                 "{\"address\": \"h:1\", \"pid\": \"5\"}",
                 "worker 1: pid: invalid type: string \"5\"",
@@ -311,16 +314,19 @@ mod tests {
             ),
             (
                 "{\"format\": 2, \"place\": []}",
-                "worker 1: of format 2, and only 1 is known",
+                "worker 1: unknown format 2: only 1 is supported",
             ),
         ] {
-            let said = parse(text.as_bytes()).unwrap_err();
-            assert!(said.starts_with(reason), "{text}: {said}");
+            let error = parse(text.as_bytes()).unwrap_err();
+            assert!(error.starts_with(reason), "{text}: {error}");
         }
-        let many = format!("[{}]", vec!["{\"address\":\"h:1\"}"; MOST + 1].join(","));
+        let many = format!(
+            "[{}]",
+            vec!["{\"address\":\"h:1\"}"; MAX_WORKERS + 1].join(",")
+        );
         assert_eq!(
             parse(many.as_bytes()),
-            Err(format!("more than {MOST} workers"))
+            Err(format!("more than {MAX_WORKERS} workers"))
         );
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("long.json");
@@ -332,31 +338,37 @@ mod tests {
             ),
         )
         .unwrap();
-        assert!(read(open(&path).unwrap()).unwrap_err().to_string().len() <= LONGEST_REASON);
+        assert!(
+            read_workers(open_file(&path).unwrap())
+                .unwrap_err()
+                .to_string()
+                .len()
+                <= MAX_REASON
+        );
         let wrong = WorkerMetadata {
             address: "nowhere".into(),
             ..sample()
         };
-        assert!(write(directory.path(), "wrong.json", &wrong, 0o600, false).is_err());
+        assert!(write_worker(directory.path(), "wrong.json", &wrong, 0o600, false).is_err());
     }
 
     proptest! {
         #[test]
-        fn a_part_of_an_entry_is_none(cut in 0.0..1.0_f64) {
+        fn truncated_entry_is_refused(cut in 0.0..1.0_f64) {
             let text = text_of(&sample());
             let part = &text[..(text.len() as f64 * cut) as usize];
-            prop_assert!(parse(part).unwrap_err().starts_with("half-written"));
+            prop_assert!(parse(part).unwrap_err().starts_with("incomplete"));
         }
 
         #[test]
-        fn anything_else_is_no_entry(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(parse(&bytes).is_err() || bytes.iter().any(|byte| b"[]".contains(byte)));
         }
 
         #[test]
-        fn whatever_stands_there_is_within_bounds(text in r#"\[?\{("address|"uid|"pid|"tags|h:1|[":,\[\]{}0-9]){0,30}\}?\]?"#) {
+        fn parsed_workers_are_valid(text in r#"\[?\{("address|"uid|"pid|"tags|h:1|[":,\[\]{}0-9]){0,30}\}?\]?"#) {
             for worker in parse(text.as_bytes()).unwrap_or_default() {
-                prop_assert_eq!(worker.check(), Ok(()));
+                prop_assert_eq!(worker.validate(), Ok(()));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How workers are found: who publishes them, and who hears of them.
+//! Worker discovery: how workers are published, and how callers find them.
 
 mod address;
 #[cfg(feature = "dns")]
@@ -31,78 +31,83 @@ pub use self::{
     file::FileDiscovery,
     local::LocalDiscovery,
     metadata::{MetadataError, WorkerMetadata, WorkerUid},
-    namespace::check as check_namespace,
+    namespace::check_namespace,
     static_list::StaticDiscovery,
     subscription::{Subscription, wait_for_recheck},
 };
 
-/// What is heard of a worker.
+/// A change of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiscoveryEvent {
-    /// It is there.
+    /// The worker was published.
     Added(WorkerMetadata),
-    /// Something else is said of it.
+    /// Its metadata has changed.
     Updated(WorkerMetadata),
     /// It is gone.
     Dropped(WorkerMetadata),
 }
 
-/// Which workers somebody wants to hear of.
+/// Selects the workers that a subscriber wants.
 pub type WorkerFilter = Arc<dyn Fn(&WorkerMetadata) -> bool + Send + Sync>;
 
-/// Lets others hear of workers.
+/// Publishes workers.
 #[async_trait]
 pub trait Publisher: Send + Sync + 'static {
-    /// Says something of a worker. One that was published is there until it is dropped, or its publisher has ended.
+    /// Publishes a change of a worker. A worker stays published until it is dropped or its
+    /// publisher ends.
     async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError>;
 
-    /// Takes back what was said of a worker, as well as that can be done without waiting: whoever published it is being dropped.
+    /// Withdraws a worker as far as possible without waiting, because its publisher is being
+    /// dropped.
     fn withdraw(&self, _worker: &WorkerMetadata) {}
 }
 
-/// Makes subscriptions.
+/// Finds workers.
 #[async_trait]
 pub trait Discovery: Send + Sync + 'static {
-    /// Begins to listen. What is there already is heard of first, as [`DiscoveryEvent::Added`], and without waiting.
+    /// Subscribes. Workers that exist already are reported first, as [`DiscoveryEvent::Added`],
+    /// without waiting.
     async fn subscribe(&self, filter: Option<WorkerFilter>)
     -> Result<Subscription, DiscoveryError>;
 
-    /// Somebody could not reach this worker. Whoever can finds out whether it is still there, and tells if it is not. Does not wait.
+    /// A caller could not reach this worker: the discovery checks, if it can, whether the worker
+    /// still exists, and reports if not. Does not wait.
     fn request_recheck(&self, _worker: &WorkerMetadata) {}
 
-    /// Whether others than this user can say who the workers are. Then it takes more than a certificate for some address to be one.
+    /// Whether others than this user can publish workers. Then a worker needs more than a
+    /// certificate for its address: an expected name.
     fn is_unauthenticated(&self) -> bool {
         false
     }
 }
 
-/// A discovery that does not work.
+/// Why a discovery failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{what}: {source}")]
+#[error("{operation}: {source}")]
 pub struct DiscoveryError {
-    /// What was tried.
-    pub what: String,
-    /// Why it could not be done.
+    /// The operation.
+    pub operation: String,
+    /// The cause.
     pub source: io::Error,
 }
 
 impl DiscoveryError {
-    /// Makes one of the error of something that was tried.
-    pub(crate) fn of<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
-        let what = what.into();
+    /// Wraps the error of an operation.
+    pub(crate) fn wrap<E: Into<io::Error>>(operation: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let operation = operation.into();
         move |source| Self {
-            what,
+            operation,
             source: source.into(),
         }
     }
 
-    /// The same, of something that was tried at a path.
-    fn at(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        Self::of(format!("{what} ({})", path.display()))
+    /// Wraps the error of an operation on a path.
+    fn wrap_path(operation: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        Self::wrap(format!("{operation} ({})", path.display()))
     }
 }
 
-/// One that several pools share.
+/// A discovery that several pools share.
 #[async_trait]
 impl<D: Discovery + ?Sized> Discovery for Arc<D> {
     async fn subscribe(

@@ -1,4 +1,4 @@
-//! What is known of a worker before it is spoken to.
+//! What is published of a worker.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,34 +16,34 @@ use crate::{
     encoding::{self, Encodings},
 };
 
-/// What no other worker has ever been called.
+/// A worker's unique id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WorkerUid(Uuid);
 
-/// What is known of a worker before it is spoken to. It is what is published of it, and what balancers choose by.
+/// What is published of a worker, and what balancers and filters select by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerMetadata {
-    /// Which worker it is.
+    /// The worker's id.
     pub uid: WorkerUid,
-    /// Where it serves: `unix:/path`, `unix-abstract:name` or `host:port`.
+    /// The address that it serves at: `unix:/path`, `unix-abstract:name` or `host:port`.
     pub address: String,
-    /// Its process, on the machine that it runs on.
+    /// Its process id, on its own machine.
     #[serde(default)]
     pub pid: u32,
-    /// Of the program that it is.
+    /// The version of its program.
     #[serde(default)]
     pub version: String,
-    /// What it can do, for those who choose.
+    /// Tags that callers select by.
     #[serde(default)]
     pub tags: BTreeSet<String>,
-    /// Anything else.
+    /// Further properties.
     #[serde(default)]
     pub extra: BTreeMap<String, String>,
     /// It serves over TLS.
     #[serde(default)]
     pub secure: bool,
-    /// The encodings that it reads. If there are none, nothing was said of it.
+    /// The encodings that it reads. Empty means unknown.
     #[serde(
         default,
         deserialize_with = "encoding::deserialize",
@@ -52,13 +52,13 @@ pub struct WorkerMetadata {
     pub encodings: Encodings,
 }
 
-/// So much may be said of a worker by whoever publishes it. What is more is no description of one.
-mod bounds {
+/// Limits on metadata, which may come from untrusted publishers.
+mod limits {
     /// Bytes of an address.
     pub(super) const ADDRESS: usize = 512;
     /// Bytes of a version.
     pub(super) const VERSION: usize = 128;
-    /// Tags, and pairs in `extra`.
+    /// Number of tags, and of pairs in `extra`.
     pub(super) const COUNT: usize = 64;
     /// Bytes of a tag, and of a key in `extra`.
     pub(super) const NAME: usize = 128;
@@ -66,17 +66,17 @@ mod bounds {
     pub(super) const VALUE: usize = 1024;
 }
 
-/// Why what is said of a worker is not believed.
+/// Why metadata is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MetadataError(String);
 
 impl WorkerMetadata {
-    /// What is known of a worker of which only the address is known.
-    pub fn at(address: impl Into<String>) -> Self {
+    /// The metadata of a worker of which only the address is known.
+    pub fn for_address(address: impl Into<String>) -> Self {
         let address = address.into();
         Self {
-            uid: WorkerUid::of_address(&address),
+            uid: WorkerUid::from_address(&address),
             address,
             pid: 0,
             version: String::new(),
@@ -87,9 +87,10 @@ impl WorkerMetadata {
         }
     }
 
-    /// Whether this can be a worker: it has an address, and nothing is longer than it needs to be, or could do something to a terminal that shows it.
-    /// What comes from a file or over a network is to pass this before anybody is told of it.
-    pub fn check(&self) -> Result<(), MetadataError> {
+    /// Validates the metadata: the address is well-formed, and nothing is overlong or contains
+    /// terminal control characters. Everything from a file or network must pass this before it is
+    /// reported.
+    pub fn validate(&self) -> Result<(), MetadataError> {
         let Self {
             uid: _,
             address,
@@ -100,58 +101,57 @@ impl WorkerMetadata {
             secure: _,
             encodings: _,
         } = self;
-        text("address", address, bounds::ADDRESS)?;
+        check_text("address", address, limits::ADDRESS)?;
         address
             .parse::<Address>()
             .map_err(|error| MetadataError(error.to_string()))?;
-        text("version", version, bounds::VERSION)?;
-        for (what, count) in [("tags", tags.len()), ("extra", extra.len())] {
-            if count > bounds::COUNT {
+        check_text("version", version, limits::VERSION)?;
+        for (field, count) in [("tags", tags.len()), ("extra", extra.len())] {
+            if count > limits::COUNT {
                 return Err(MetadataError(format!(
-                    "{what}: {count} are more than {}",
-                    bounds::COUNT
+                    "{field}: {count} are more than {}",
+                    limits::COUNT
                 )));
             }
         }
         tags.iter()
-            .try_for_each(|tag| text("tags", tag, bounds::NAME))?;
+            .try_for_each(|tag| check_text("tags", tag, limits::NAME))?;
         extra.iter().try_for_each(|(key, value)| {
-            text("extra", key, bounds::NAME)?;
-            text("extra", value, bounds::VALUE)
+            check_text("extra", key, limits::NAME)?;
+            check_text("extra", value, limits::VALUE)
         })
     }
 }
 
-fn text(what: &str, text: &str, longest: usize) -> Result<(), MetadataError> {
-    if text.len() > longest {
-        return Err(MetadataError(format!(
-            "{what}: longer than {longest} bytes"
-        )));
+fn check_text(field: &str, text: &str, limit: usize) -> Result<(), MetadataError> {
+    if text.len() > limit {
+        return Err(MetadataError(format!("{field}: longer than {limit} bytes")));
     }
     if text.chars().any(char::is_control) {
         return Err(MetadataError(format!(
-            "{what}: has control characters in it"
+            "{field}: has control characters in it"
         )));
     }
     Ok(())
 }
 
 impl WorkerUid {
-    /// A new one.
+    /// A new random id.
     pub fn new() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// That of whoever serves at an address, where nobody says another: the same wherever and whenever it is asked for.
-    pub fn of_address(address: &str) -> Self {
+    /// The id of a worker that publishes none: derived from its address, so that it is the same
+    /// everywhere and always.
+    pub fn from_address(address: &str) -> Self {
         let hash = digest(&SHA256, format!("raddle.v1.Worker at {address}").as_bytes());
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&hash.as_ref()[..16]);
-        // Of version 8, which is left to whoever makes one.
+        // A UUID of version 8, which is for custom schemes.
         Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
     }
 
-    /// Its 16 bytes, in the order of its text.
+    /// The 16 bytes, in the order of the text.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
@@ -190,7 +190,7 @@ impl From<WorkerMetadata> for v1::WorkerMetadata {
             encodings,
         } = worker;
         let (tags, extra) = (tags.into_iter().collect(), extra.into_iter().collect());
-        let encodings = encoding::numbers(&encodings);
+        let encodings = encoding::to_numbers(&encodings);
         Self {
             uid: uid.to_string(),
             address,
@@ -219,7 +219,7 @@ impl TryFrom<v1::WorkerMetadata> for WorkerMetadata {
             encodings,
         } = worker;
         let (tags, extra) = (tags.into_iter().collect(), extra.into_iter().collect());
-        let encodings = encoding::of_numbers(&encodings);
+        let encodings = encoding::from_numbers(&encodings);
         Ok(Self {
             uid: uid.parse()?,
             address,
@@ -238,30 +238,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uid_follows_from_an_address() {
-        // As it is for ever: others may have noted it down.
+    fn uid_is_derived_from_the_address() {
+        // Fixed for ever: other programs may have stored it.
         assert_eq!(
-            WorkerUid::of_address("10.0.0.1:7070").to_string(),
+            WorkerUid::from_address("10.0.0.1:7070").to_string(),
             "b788f5df-15f4-84ef-be71-ee08c0609a43"
         );
-        assert_eq!(WorkerUid::of_address("h:1"), WorkerUid::of_address("h:1"));
-        assert_ne!(WorkerUid::of_address("h:1"), WorkerUid::of_address("h:2"));
+        assert_eq!(
+            WorkerUid::from_address("h:1"),
+            WorkerUid::from_address("h:1")
+        );
+        assert_ne!(
+            WorkerUid::from_address("h:1"),
+            WorkerUid::from_address("h:2")
+        );
     }
 
     #[test]
-    fn what_is_no_worker_is_said_to_be_none() {
-        let good = WorkerMetadata::at("h:1");
-        assert_eq!(good.check(), Ok(()));
+    fn invalid_metadata_is_refused() {
+        let good = WorkerMetadata::for_address("h:1");
+        assert_eq!(good.validate(), Ok(()));
         let many = |length: usize| (0..65).map(move |n| format!("{n}{}", "x".repeat(length)));
         let with = |change: &dyn Fn(&mut WorkerMetadata)| {
             let mut worker = good.clone();
             change(&mut worker);
-            worker.check().unwrap_err().to_string()
+            worker.validate().unwrap_err().to_string()
         };
         for (change, reason) in [
             (
                 &|worker: &mut WorkerMetadata| worker.address.clear(),
-                "'' is no address",
+                "invalid address ''",
             ),
             (
                 &|worker| worker.address = format!("{}:1", "h".repeat(600)),
@@ -301,8 +307,8 @@ mod tests {
             ),
         ] as [(&dyn Fn(&mut WorkerMetadata), _); 10]
         {
-            let said = with(change);
-            assert!(said.starts_with(reason), "{said}, and not {reason}");
+            let error = with(change);
+            assert!(error.starts_with(reason), "{error}, and not {reason}");
         }
     }
 }

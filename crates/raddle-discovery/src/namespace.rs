@@ -1,11 +1,12 @@
-//! What workers can be published under.
+//! Validation of namespaces.
 
 use std::io;
 
 use super::DiscoveryError;
 
-/// Whether workers can be published under this name. It may become the name of a directory, and a part of a record.
-pub fn check(namespace: &str) -> Result<(), DiscoveryError> {
+/// Checks that workers can be published under this name, which becomes part of file names and
+/// DNS-SD records.
+pub fn check_namespace(namespace: &str) -> Result<(), DiscoveryError> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&c);
     if (1..=64).contains(&namespace.len())
         && !namespace.starts_with('.')
@@ -18,7 +19,7 @@ pub fn check(namespace: &str) -> Result<(), DiscoveryError> {
         "use 1 to 64 letters, digits, dots, dashes and underscores, and no dot first",
     );
     Err(DiscoveryError {
-        what: format!("'{namespace}' is no name for a pool"),
+        operation: format!("invalid pool name '{namespace}'"),
         source,
     })
 }

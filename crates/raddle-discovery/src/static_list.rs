@@ -1,4 +1,4 @@
-//! Workers that are known from the beginning.
+//! `StaticDiscovery`: a fixed list of workers.
 
 use async_trait::async_trait;
 use futures_util::stream;
@@ -6,12 +6,12 @@ use futures_util::stream;
 use super::{Discovery, DiscoveryError, Subscription, WorkerFilter};
 use crate::WorkerMetadata;
 
-/// Workers that are known from the beginning, and never change.
+/// A fixed list of workers.
 #[derive(Clone, Debug, Default)]
 pub struct StaticDiscovery(Vec<WorkerMetadata>);
 
 impl StaticDiscovery {
-    /// One of these workers.
+    /// A discovery of these workers.
     pub fn new(workers: impl IntoIterator<Item = WorkerMetadata>) -> Self {
         Self(workers.into_iter().collect())
     }
@@ -41,11 +41,11 @@ mod tests {
     use crate::{DiscoveryEvent, WorkerUid};
 
     #[tokio::test]
-    async fn all_that_are_wanted_are_heard_of_and_that_is_all() {
+    async fn reports_selected_workers_and_ends() {
         let worker = |pid| WorkerMetadata {
             uid: WorkerUid::new(),
             pid,
-            ..WorkerMetadata::at(format!("h:{pid}"))
+            ..WorkerMetadata::for_address(format!("h:{pid}"))
         };
         let workers = [1, 2, 3].map(worker);
         let discovery = StaticDiscovery::new(workers.clone());

@@ -1,4 +1,4 @@
-//! Subscriptions: the events that a discovery yields, and how they follow from snapshots of the workers.
+//! Subscriptions: the events of a discovery, and their derivation from snapshots.
 
 use std::{collections::BTreeMap, fmt, future::ready, time::Duration};
 
@@ -15,20 +15,20 @@ use tokio::{
 use super::{DiscoveryEvent, WorkerFilter};
 use crate::{WorkerMetadata, WorkerUid};
 
-/// The workers that a subscriber knows.
+/// The workers known to a subscriber.
 type KnownWorkers = BTreeMap<WorkerUid, WorkerMetadata>;
 
 /// The events of a discovery.
 pub struct Subscription(BoxStream<'static, DiscoveryEvent>);
 
 impl Subscription {
-    /// A subscription that yields these events.
+    /// A subscription to these events.
     pub fn new(events: impl Stream<Item = DiscoveryEvent> + Send + 'static) -> Self {
         Self(Box::pin(events.fuse()))
     }
 
-    /// A subscription that yields what changes from each snapshot of the workers to the next, beginning with none. The events of the first snapshot are
-    /// ready at once.
+    /// A subscription to the differences between successive snapshots, starting from none. The
+    /// events of the first snapshot are ready at once.
     pub fn from_snapshots(
         filter: Option<WorkerFilter>,
         first: Vec<WorkerMetadata>,
@@ -50,7 +50,7 @@ impl Subscription {
         }))
     }
 
-    /// The next event. `None` when there will be no more. Can be dropped while it waits without losing any.
+    /// The next event. `None` at the end. Cancel-safe.
     pub async fn next(&mut self) -> Option<DiscoveryEvent> {
         self.0.next().await
     }
@@ -62,13 +62,14 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// Waits between two looks of a discovery: `most`, or until a worker is doubted, but not less than `least`.
+/// The pause between two polls of a discovery: `most`, or less if a recheck is requested, but at
+/// least `least`.
 pub async fn wait_for_recheck(rechecks: &mut watch::Receiver<()>, least: Duration, most: Duration) {
     sleep(least).await;
     let _ = timeout(most.saturating_sub(least), rechecks.changed()).await;
 }
 
-/// The events that lead from the workers in `known` to those in `now`. Ends come first: a name or an address may be used again.
+/// The events that lead from `known` to `now`. Drops come first, because an address may be reused.
 fn changes(known: &KnownWorkers, now: &KnownWorkers) -> Vec<DiscoveryEvent> {
     let gone = known
         .iter()
@@ -98,7 +99,7 @@ mod tests {
                 WorkerMetadata {
                     uid,
                     pid: *pid,
-                    ..WorkerMetadata::at("h:1")
+                    ..WorkerMetadata::for_address("h:1")
                 },
             )
         };
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_come_first_and_what_is_the_same_is_not_told() {
+    fn drops_come_first_and_unchanged_workers_are_omitted() {
         let (before, after) = (
             workers(&[(1, 1), (2, 1), (3, 1)]),
             workers(&[(0, 1), (1, 1), (2, 2)]),
@@ -125,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_is_told_all_changes_knows_what_is_there(
+        fn applying_the_changes_yields_the_new_snapshot(
             before in prop::collection::vec((0_u8..9, 1_u32..3), 0..9),
             after in prop::collection::vec((0_u8..9, 1_u32..3), 0..9),
         ) {

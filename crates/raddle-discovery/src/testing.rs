@@ -1,4 +1,4 @@
-//! What the tests of discoveries have in common.
+//! Helpers of the discovery tests.
 
 use std::{future::Future, time::Duration};
 
@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use super::{DiscoveryEvent, Subscription};
 use crate::{WorkerMetadata, WorkerUid};
 
-/// What is told is told at once; this is for machines that are busy.
+/// Events arrive at once; the time is for busy machines.
 const SOON: Duration = Duration::from_secs(60);
 
 pub(super) async fn soon<F: Future>(future: F) -> F::Output {
@@ -18,17 +18,17 @@ pub(super) async fn next(subscription: &mut Subscription) -> DiscoveryEvent {
     soon(subscription.next()).await.expect("there is more")
 }
 
-/// What can be had without waiting.
+/// The events that are available without waiting.
 pub(super) fn ready(subscription: &mut Subscription) -> Vec<DiscoveryEvent> {
     std::iter::from_fn(|| subscription.next().now_or_never().flatten()).collect()
 }
 
-/// A worker that serves there.
+/// A worker with this address.
 pub(super) fn at(address: &str) -> WorkerMetadata {
     WorkerMetadata {
         uid: WorkerUid::new(),
         pid: 7,
-        ..WorkerMetadata::at(address)
+        ..WorkerMetadata::for_address(address)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Looking at directories again when something changes in them.
+//! Watches directories with inotify, and polls them in addition.
 
 use std::{
     future::{pending, ready},
@@ -19,54 +19,56 @@ use tokio::{
 
 use crate::WorkerMetadata;
 
-/// How long to wait after a change before looking. Changes come in bursts; and the kernel reports that a file is closed before it releases the lock of it.
+/// Pause between a change and reading. Changes come in bursts, and the kernel reports the close of
+/// a file before it releases its lock.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// Notices changes in directories, by `inotify`.
+/// Watches directories with inotify.
 pub(super) struct DirectoryWatch {
     directories: Vec<PathBuf>,
-    /// `None` where the kernel has no more of them: then there are only the looks at intervals.
+    /// `None` if the kernel's limit is reached: then there is only polling.
     inotify: Option<AsyncFd<OwnedFd>>,
 }
 
 impl DirectoryWatch {
-    /// Begins to watch. What changes after this is noticed.
+    /// Starts watching. Later changes are noticed.
     pub(super) fn new(directories: impl Into<Vec<PathBuf>>) -> Self {
         let inotify = inotify().inspect_err(|error| {
-            tracing::warn!(%error, "cannot watch directories for workers: they are only looked at now and then");
+            tracing::warn!(%error, "cannot watch directories with inotify; polling them instead");
         });
         let watch = Self {
             directories: directories.into(),
             inotify: inotify.ok(),
         };
-        watch.renew();
+        watch.add_watches();
         watch
     }
 
-    /// A snapshot after each change, and after `every` without one: the kernel does not report what other machines do to a shared disk. `look` runs on a thread
-    /// that may block; it returns `None` if the workers that are known stay.
+    /// Snapshots after each change, and every `interval` without one: the kernel does not report
+    /// changes by other machines on a shared disk. `read` runs on a blocking thread; it returns
+    /// `None` to keep the known workers.
     pub(super) fn snapshots<L>(
         self,
-        every: Duration,
-        look: L,
+        interval: Duration,
+        read: L,
     ) -> impl Stream<Item = Vec<WorkerMetadata>> + Send
     where
         L: FnMut() -> Option<Vec<WorkerMetadata>> + Send + 'static,
     {
-        let looks = stream::unfold((self, look), move |(watch, mut look)| async move {
-            let _ = timeout(every, watch.changed()).await;
+        let reads = stream::unfold((self, read), move |(watch, mut read)| async move {
+            let _ = timeout(interval, watch.changed()).await;
             sleep(SETTLE).await;
-            let looking = spawn_blocking(move || {
-                watch.renew();
-                (look(), (watch, look))
+            let reading = spawn_blocking(move || {
+                watch.add_watches();
+                (read(), (watch, read))
             });
-            looking.await.ok()
+            reading.await.ok()
         });
-        looks.filter_map(ready)
+        reads.filter_map(ready)
     }
 
-    /// Watches the directories as they are now: one may have been made, or replaced by another.
-    fn renew(&self) {
+    /// Adds watches for the directories as they are now: they may have been created or replaced.
+    fn add_watches(&self) {
         let flags = WatchFlags::CREATE
             | WatchFlags::CLOSE_WRITE
             | WatchFlags::MOVE
@@ -79,7 +81,7 @@ impl DirectoryWatch {
             .iter()
             .flat_map(|it| self.directories.iter().map(move |at| (it, at)))
         {
-            // One that is not there is seen by a look at an interval.
+            // Fails if the directory is missing, which polling notices.
             let _ = inotify::add_watch(inotify.get_ref(), directory, flags);
         }
     }
@@ -99,6 +101,6 @@ impl DirectoryWatch {
 
 fn inotify() -> io::Result<AsyncFd<OwnedFd>> {
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+    // SAFETY: the descriptor is owned by the `AsyncFd`, which keeps it open and never replaces it.
     Ok(unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE) }?)
 }

@@ -1,4 +1,4 @@
-//! From a name to the addresses that it stands for.
+//! DNS lookups: from a name to addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,35 +9,36 @@ use std::{
 use futures_util::{StreamExt, stream};
 use raddle_dns::resolver::{Name, RData, Record, RecordType, TokioResolver};
 
-/// More targets of one service are not looked at.
-const MOST_TARGETS: usize = 1024;
-/// So many targets are looked up at a time.
-const AT_ONCE: usize = 16;
+/// Largest number of SRV targets.
+const MAX_TARGETS: usize = 1024;
+/// Concurrent lookups of targets.
+const MAX_CONCURRENT: usize = 16;
 
-/// What is looked for.
+/// The name to look up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DnsService {
-    /// Fully qualified if it ends with a dot: then it is not looked for below others.
+    /// Fully qualified if it ends with a dot: then search domains are not used.
     name: Name,
-    /// Where the hosts of this name serve. If there is none, the name is that of a service, and its SRV records say it.
+    /// The port of the hosts with this name. `None`: the name is a service with SRV records.
     port: Option<u16>,
 }
 
-/// A host and a port of it.
+/// A host name and port.
 pub(super) type DnsTarget = (Name, u16);
 
-/// What was found.
+/// The result of a lookup.
 #[derive(Debug, Default)]
 pub(super) struct DnsLookup {
-    /// The addresses of all targets. None where the look-up failed.
-    pub(super) places: BTreeMap<DnsTarget, Option<Vec<IpAddr>>>,
-    /// For how many seconds it holds.
+    /// The addresses of all targets. `None` where the lookup failed.
+    pub(super) targets: BTreeMap<DnsTarget, Option<Vec<IpAddr>>>,
+    /// The TTL in seconds.
     pub(super) ttl: u32,
-    /// Why a look-up failed, of one of them.
-    pub(super) doubt: Option<String>,
+    /// The error of one of the failed lookups.
+    pub(super) error: Option<String>,
 }
 
-/// Which addresses of a host count. The others count only where there is none of these: a host that has both is one worker.
+/// The preferred address family of a host. The other one is used only if there is no address of
+/// this one: a host with both is one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AddressPreference {
     V4,
@@ -45,7 +46,7 @@ pub(super) enum AddressPreference {
 }
 
 impl AddressPreference {
-    fn kinds(self) -> [RecordType; 2] {
+    fn record_types(self) -> [RecordType; 2] {
         match self {
             Self::V4 => [RecordType::A, RecordType::AAAA],
             Self::V6 => [RecordType::AAAA, RecordType::A],
@@ -53,77 +54,78 @@ impl AddressPreference {
     }
 }
 
-/// Looks for a service.
-pub(super) async fn look(
+/// Looks a service up.
+pub(super) async fn lookup_service(
     resolver: &TokioResolver,
     service: &DnsService,
     prefer: AddressPreference,
 ) -> Result<DnsLookup, String> {
     let DnsService { name, port } = service;
     if let Some(port) = port {
-        let found = addresses(resolver, name, prefer).await?;
+        let found = lookup_addresses(resolver, name, prefer).await?;
         let ttl = found.as_ref().map_or(0, |found| found.ttl);
-        let places = found.map(|found| ((name.clone(), *port), Some(found.addresses)));
+        let targets = found.map(|found| ((name.clone(), *port), Some(found.addresses)));
         return Ok(DnsLookup {
-            places: places.into_iter().collect(),
+            targets: targets.into_iter().collect(),
             ttl,
-            doubt: None,
+            error: None,
         });
     }
-    let Some(DnsRecords { records, ttl }) = lookup(resolver, name, RecordType::SRV).await? else {
+    let Some(DnsRecords { records, ttl }) = lookup_records(resolver, name, RecordType::SRV).await?
+    else {
         return Ok(DnsLookup::default());
     };
-    // RFC 2782: the root as the target says that the service is not available.
+    // RFC 2782: the root as target means that the service is not available.
     let targets = records.into_iter().filter_map(|record| match record.data {
         RData::SRV(service) if !service.target.is_root() => Some((service.target, service.port)),
         _ => None,
     });
-    let targets: BTreeSet<DnsTarget> = targets.take(MOST_TARGETS).collect();
-    let asking = targets.into_iter().map(|mut target| async move {
+    let targets: BTreeSet<DnsTarget> = targets.take(MAX_TARGETS).collect();
+    let lookups = targets.into_iter().map(|mut target| async move {
         target.0.set_fqdn(true);
-        let found = addresses(resolver, &target.0, prefer).await;
+        let found = lookup_addresses(resolver, &target.0, prefer).await;
         (target, found)
     });
-    let mut asking = stream::iter(asking).buffer_unordered(AT_ONCE);
-    let mut look = DnsLookup {
+    let mut lookups = stream::iter(lookups).buffer_unordered(MAX_CONCURRENT);
+    let mut result = DnsLookup {
         ttl,
         ..DnsLookup::default()
     };
-    while let Some((target, found)) = asking.next().await {
+    while let Some((target, found)) = lookups.next().await {
         let addresses = match found {
             Ok(Some(HostAddresses { addresses, ttl })) => {
-                look.ttl = look.ttl.min(ttl);
+                result.ttl = result.ttl.min(ttl);
                 Some(addresses)
             }
             Ok(None) => Some(Vec::new()),
             Err(fault) => {
-                look.doubt = Some(fault);
+                result.error = Some(fault);
                 None
             }
         };
-        look.places.insert(target, addresses);
+        result.targets.insert(target, addresses);
     }
-    Ok(look)
+    Ok(result)
 }
 
-/// Records of the kind that was asked for, of which there is one at least.
+/// At least one record of the requested type.
 struct DnsRecords {
     records: Vec<Record>,
     ttl: u32,
 }
 
-async fn lookup(
+async fn lookup_records(
     resolver: &TokioResolver,
     name: &Name,
     kind: RecordType,
 ) -> Result<Option<DnsRecords>, String> {
     let found = match resolver.lookup(name.clone(), kind).await {
         Ok(found) => found,
-        // NXDOMAIN, or no record of this kind.
+        // NXDOMAIN, or no record of this type.
         Err(error) if error.is_no_records_found() => return Ok(None),
         Err(error) => return Err(format!("{name} {kind}: {error}")),
     };
-    // With the aliases that lead there.
+    // Includes the TTLs of CNAME records.
     let ttl = found
         .answers()
         .iter()
@@ -144,16 +146,18 @@ struct HostAddresses {
     ttl: u32,
 }
 
-async fn addresses(
+async fn lookup_addresses(
     resolver: &TokioResolver,
     name: &Name,
     prefer: AddressPreference,
 ) -> Result<Option<HostAddresses>, String> {
-    for kind in prefer.kinds() {
-        if let Some(DnsRecords { records, ttl }) = lookup(resolver, name, kind).await? {
+    for kind in prefer.record_types() {
+        if let Some(DnsRecords { records, ttl }) = lookup_records(resolver, name, kind).await? {
             let addresses = records.iter().filter_map(|record| record.data.ip_addr());
             return Ok(Some(HostAddresses {
-                addresses: addresses.filter(|address| is_one_host(*address)).collect(),
+                addresses: addresses
+                    .filter(|address| is_host_address(*address))
+                    .collect(),
                 ttl,
             }));
         }
@@ -161,19 +165,19 @@ async fn addresses(
     Ok(None)
 }
 
-/// Whether a worker can serve there.
-fn is_one_host(address: IpAddr) -> bool {
+/// Whether the address can be that of a worker.
+fn is_host_address(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && address != IpAddr::from([255; 4])
 }
 
-/// Why something is no name of workers.
+/// Why a name is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ParseServiceError {
-    #[error("use host:port, or _service._tcp.name for a name that has SRV records")]
+    #[error("use host:port, or _service._tcp.name for a name with SRV records")]
     Form,
-    #[error("a service has no port: its SRV records say it")]
+    #[error("a service name has no port: its SRV records do")]
     Port,
-    #[error("this is an address, and not a name")]
+    #[error("this is an address, not a name")]
     Address,
 }
 
@@ -213,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_hosts_and_of_services_are_told_apart() {
+    fn host_and_service_names_are_distinguished() {
         for (text, name, port) in [
             ("workers:7070", "workers", Some(7070)),
             (

@@ -1,9 +1,11 @@
-//! Workers that a name stands for, as in a cluster where a service without an address of its own (*headless*) has one for each of its pods.
+//! DNS discovery: the workers behind a name, such as a *headless* service in a Kubernetes cluster,
+//! which has an address record per pod.
 //!
-//! The resolver of the C library says neither how long an answer holds nor what an SRV record says, so `hickory-resolver` asks the name servers. `/etc/hosts`
-//! is not read.
+//! The resolver of the C library reports neither TTLs nor SRV records, so `hickory-resolver`
+//! queries the name servers. `/etc/hosts` is not read.
 //!
-//! An answer is as trustworthy as the network it came over. A worker that an attacker has made up has to prove itself to callers with credentials as any other.
+//! An answer is as trustworthy as the network that it came over. To callers with credentials, a
+//! forged worker must authenticate like any other.
 
 mod lookup;
 mod state;
@@ -30,46 +32,48 @@ use self::{
 use super::{Discovery, DiscoveryError, Subscription, WorkerFilter};
 use crate::WorkerMetadata;
 
-/// Nobody is asked more often, whatever is said.
-const LEAST: Duration = Duration::from_secs(1);
-/// Nobody is asked more seldom, however long an answer holds.
-const MOST: Duration = Duration::from_secs(60);
-/// The shortest that can be asked for.
-const SHORTEST: Duration = Duration::from_millis(10);
+/// Default shortest polling interval, whatever the TTL.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Default longest polling interval, whatever the TTL.
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+/// Shortest polling interval that can be set.
+const MIN_SETTABLE: Duration = Duration::from_millis(10);
 
-/// The workers that a name stands for: `workers.ns.svc.cluster.local:7070` are all that have this name (A and AAAA records), and
-/// `_raddle._tcp.workers.ns.svc.cluster.local` is a service that says where each of them serves (SRV records).
+/// The workers behind a name: `workers.ns.svc.cluster.local:7070` are all addresses of this name (A
+/// and AAAA records), and `_raddle._tcp.workers.ns.svc.cluster.local` is a service whose SRV
+/// records have a port for each.
 ///
-/// Each address is a worker. What else is to be known of them is said here, and is the same for all: whether they serve over TLS, and their tags.
-/// A name server that does not answer takes no workers away. That there are none any more is believed when it was said three times in a row.
+/// Each address is a worker. Further metadata is set here, equal for all: whether they serve over
+/// TLS, and their tags. A name server that does not answer removes no workers; an empty answer
+/// counts when it was given three times in a row.
 #[derive(Clone, Debug)]
 pub struct DnsDiscovery(Arc<Settings>);
 
 #[derive(Clone, Debug)]
 struct Settings {
-    /// As it was given.
+    /// The name, as it was given.
     name: String,
     service: DnsService,
-    /// Instead of those of the system.
+    /// Name servers instead of those of the system.
     servers: Option<Vec<SocketAddr>>,
-    /// Which addresses are preferred.
+    /// The preferred address family.
     prefer: AddressPreference,
     bounds: TtlBounds,
     tags: BTreeSet<String>,
     extra: BTreeMap<String, String>,
     secure: bool,
-    /// Rings when somebody wants to know sooner.
-    again: watch::Sender<()>,
+    /// Requests a lookup before the TTL is over.
+    recheck: watch::Sender<()>,
 }
 
 impl DnsDiscovery {
-    /// One of the workers that this name stands for: `host:port`, or `_service._tcp.name`. A name with a dot at its end is whole; others are also looked
-    /// for below those that `/etc/resolv.conf` lists.
+    /// The workers behind this name: `host:port`, or `_service._tcp.name`. A name with a trailing
+    /// dot is absolute; others are also looked up in the search domains of `/etc/resolv.conf`.
     pub fn new(name: &str) -> Result<Self, DiscoveryError> {
         let service = name.parse().map_err(|error| {
             let source = io::Error::new(io::ErrorKind::InvalidInput, error);
             DiscoveryError {
-                what: format!("'{name}' is no name of workers"),
+                operation: format!("invalid DNS name '{name}'"),
                 source,
             }
         })?;
@@ -79,46 +83,47 @@ impl DnsDiscovery {
             servers: None,
             prefer: AddressPreference::V4,
             bounds: TtlBounds {
-                least: LEAST,
-                most: MOST,
+                least: MIN_INTERVAL,
+                most: MAX_INTERVAL,
             },
             tags: BTreeSet::new(),
             extra: BTreeMap::new(),
             secure: false,
-            again: watch::Sender::new(()),
+            recheck: watch::Sender::new(()),
         })))
     }
 
-    /// What the workers can do, for those who choose.
+    /// Sets the tags of the workers.
     pub fn tags(self, tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let tags = tags.into_iter().map(Into::into).collect();
         self.with(|settings| settings.tags = tags)
     }
 
-    /// Anything else that is to be said of the workers.
+    /// Sets a further property of the workers.
     pub fn extra(self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.with(|settings| drop(settings.extra.insert(key.into(), value.into())))
     }
 
-    /// The workers serve over TLS. Their certificates will hardly name their addresses: see
+    /// The workers serve over TLS. Their certificates hardly contain their addresses: see
     /// `CredentialSource::expecting`.
     pub fn secure(self) -> Self {
         self.with(|settings| settings.secure = true)
     }
 
-    /// Addresses of IPv6 count where a name has both. Otherwise it is those of IPv4: a host that has both is one worker, and not two.
+    /// Prefers IPv6 addresses where a host has both. Default: IPv4. A host with both is one worker,
+    /// not two.
     pub fn prefer_ipv6(self) -> Self {
         self.with(|settings| settings.prefer = AddressPreference::V6)
     }
 
-    /// Asks every so often, whatever the answers say of how long they hold.
-    pub fn every(self, pause: Duration) -> Self {
-        self.between(pause, pause)
+    /// Sets a fixed polling interval, whatever the TTL.
+    pub fn poll_interval(self, interval: Duration) -> Self {
+        self.poll_between(interval, interval)
     }
 
-    /// Asks as often as the answers say, within these bounds: 1 s and 60 s, if nothing is said.
-    pub fn between(self, least: Duration, most: Duration) -> Self {
-        let least = least.max(SHORTEST);
+    /// Sets bounds on the polling interval, which follows the TTL. Default: 1 s to 60 s.
+    pub fn poll_between(self, least: Duration, most: Duration) -> Self {
+        let least = least.max(MIN_SETTABLE);
         self.with(|settings| {
             settings.bounds = TtlBounds {
                 least,
@@ -127,15 +132,15 @@ impl DnsDiscovery {
         })
     }
 
-    /// Asks these servers, and not those of `/etc/resolv.conf`. Names are not looked for below others then.
+    /// Queries these servers instead of those in `/etc/resolv.conf`, without search domains.
     pub fn name_servers(self, servers: impl IntoIterator<Item = SocketAddr>) -> Self {
         let servers: Vec<_> = servers.into_iter().collect();
         self.with(|settings| settings.servers = (!servers.is_empty()).then_some(servers))
     }
 
-    /// Asks again now, for all who listen: for whoever knows that there is something new. Not sooner after the last time than may be.
-    pub fn look_again(&self) {
-        self.0.again.send_replace(());
+    /// Looks the name up now, for all subscribers, but not before the shortest interval is over.
+    pub fn recheck_now(&self) {
+        self.0.recheck.send_replace(());
     }
 
     /// The name.
@@ -150,14 +155,14 @@ impl DnsDiscovery {
 }
 
 impl Settings {
-    /// What is known of the worker at an address.
-    fn worker(&self, place: SocketAddr) -> WorkerMetadata {
+    /// The metadata of the worker at an address.
+    fn worker(&self, address: SocketAddr) -> WorkerMetadata {
         let (tags, extra) = (self.tags.clone(), self.extra.clone());
         WorkerMetadata {
             tags,
             extra,
             secure: self.secure,
-            ..WorkerMetadata::at(place.to_string())
+            ..WorkerMetadata::for_address(address.to_string())
         }
     }
 }
@@ -171,9 +176,9 @@ impl Discovery for DnsDiscovery {
         Ok(subscribe(Arc::clone(&self.0), filter).await)
     }
 
-    /// The name may stand for others by now, whatever was said of how long that holds.
+    /// The name may have other addresses by now, whatever the TTL was.
     fn request_recheck(&self, _worker: &WorkerMetadata) {
-        self.look_again();
+        self.recheck_now();
     }
 
     fn is_unauthenticated(&self) -> bool {

@@ -1,8 +1,9 @@
-//! What follows from an answer: who the workers are, and when to ask again. Pure.
+//! Derives the workers, and the time of the next lookup, from answers. Pure.
 //!
-//! A server that cannot tell takes nobody away. That there is *nobody* is believed when it was said [`BELIEVED`] times in a row, a moment apart: a
-//! server that has just begun may not know of anybody yet, and it is worth two seconds not to lose all workers to it. That there are others
-//! is believed at once.
+//! A server that cannot answer removes no workers. An *empty* answer counts when it was given
+//! [`EMPTY_CONFIRMATIONS`] times in a row, a moment apart: a server that has just started may not
+//! know its records yet, and two seconds are a small price for not losing all workers. A different
+//! answer counts at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,125 +15,125 @@ use raddle_model::ExponentialBackoff;
 
 use super::lookup::{DnsLookup, DnsTarget};
 
-/// So often it has to be said that there is nobody.
-const BELIEVED: u32 = 3;
-/// How long it takes to ask again where there is nobody.
-const NOBODY: Duration = Duration::from_secs(5);
-/// The longest pause after servers that could not tell.
-const LONGEST: Duration = Duration::from_secs(30);
-/// More workers are not taken.
-const MOST: usize = 4096;
+/// Number of empty answers in a row until they count.
+const EMPTY_CONFIRMATIONS: u32 = 3;
+/// Pause after an empty answer.
+const EMPTY_PAUSE: Duration = Duration::from_secs(5);
+/// Longest pause after failures.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+/// Largest number of workers.
+const MAX_INTERVAL: usize = 4096;
 
-/// How long an answer holds: what it says itself, within these bounds.
+/// Bounds on the pause between lookups, which otherwise follows the TTL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TtlBounds {
     pub(super) least: Duration,
     pub(super) most: Duration,
 }
 
-/// Who the workers are.
+/// The known workers.
 #[derive(Debug, Default)]
 pub(super) struct DnsState {
     known: BTreeMap<DnsTarget, Vec<IpAddr>>,
-    /// So often in a row it was said that there is nobody.
-    nobody: u32,
-    /// So often in a row nobody could tell.
+    /// Number of empty answers in a row.
+    empty_answers: u32,
+    /// Number of failures in a row.
     faults: u32,
 }
 
-/// What is worth a line in the log.
+/// A change that is worth logging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DnsNotice {
-    /// Nobody could tell, for the first time.
+    /// The first failure.
     Fault,
-    /// Somebody could again.
-    Mended,
-    /// It is said that there is nobody, and that is not believed yet.
-    Doubted,
-    /// There is nobody any more.
+    /// The first success after failures.
+    Recovered,
+    /// The first empty answer, which does not count yet.
+    EmptyAnswer,
+    /// The empty answer counts: there are no workers any more.
     Gone,
 }
 
 impl DnsState {
-    /// Takes an answer in; none if there was none. Returns when to ask again.
-    pub(super) fn hear(
+    /// Applies an answer; `None` for a failure. Returns the pause until the next lookup.
+    pub(super) fn apply_lookup(
         &mut self,
         look: Option<DnsLookup>,
         bounds: TtlBounds,
     ) -> (Duration, Option<DnsNotice>) {
         let is_whole = look
             .as_ref()
-            .is_some_and(|look| look.places.values().all(Option::is_some));
+            .is_some_and(|look| look.targets.values().all(Option::is_some));
         let had_faults = self.faults > 0;
         self.faults = if is_whole {
             0
         } else {
             self.faults.saturating_add(1)
         };
-        let about_faults = match (had_faults, is_whole) {
+        let notice = match (had_faults, is_whole) {
             (false, false) => Some(DnsNotice::Fault),
-            (true, true) => Some(DnsNotice::Mended),
+            (true, true) => Some(DnsNotice::Recovered),
             _ => None,
         };
         let Some(look) = look else {
-            return (self.backoff(bounds), about_faults);
+            return (self.backoff(bounds), notice);
         };
         let ttl = Duration::from_secs(look.ttl.into()).clamp(bounds.least, bounds.most);
         let now = self.merged(look);
         if now.values().all(Vec::is_empty) {
             if self.known.is_empty() {
-                return (NOBODY.clamp(bounds.least, bounds.most), about_faults);
+                return (EMPTY_PAUSE.clamp(bounds.least, bounds.most), notice);
             }
-            self.nobody += 1;
-            if self.nobody < BELIEVED {
+            self.empty_answers += 1;
+            if self.empty_answers < EMPTY_CONFIRMATIONS {
                 return (
                     bounds.least,
-                    (self.nobody == 1)
-                        .then_some(DnsNotice::Doubted)
-                        .or(about_faults),
+                    (self.empty_answers == 1)
+                        .then_some(DnsNotice::EmptyAnswer)
+                        .or(notice),
                 );
             }
-            (self.known, self.nobody) = (BTreeMap::new(), 0);
+            (self.known, self.empty_answers) = (BTreeMap::new(), 0);
             return (
-                NOBODY.clamp(bounds.least, bounds.most),
+                EMPTY_PAUSE.clamp(bounds.least, bounds.most),
                 Some(DnsNotice::Gone),
             );
         }
-        (self.known, self.nobody) = (now, 0);
+        (self.known, self.empty_answers) = (now, 0);
         (
             if is_whole {
                 ttl
             } else {
                 ttl.min(self.backoff(bounds))
             },
-            about_faults,
+            notice,
         )
     }
 
-    /// What an answer says, and what was known where it says nothing.
+    /// The answer, completed by the known addresses of targets whose lookup failed.
     fn merged(&self, look: DnsLookup) -> BTreeMap<DnsTarget, Vec<IpAddr>> {
-        let places = look.places.into_iter();
-        let told = places.map(|(target, addresses)| {
+        let targets = look.targets.into_iter();
+        let merged = targets.map(|(target, addresses)| {
             let addresses = addresses.or_else(|| self.known.get(&target).cloned());
             (target, addresses.unwrap_or_default())
         });
-        told.collect()
+        merged.collect()
     }
 
     fn backoff(&self, bounds: TtlBounds) -> Duration {
-        ExponentialBackoff::new(bounds.least, LONGEST)
+        ExponentialBackoff::new(bounds.least, MAX_PAUSE)
             .pause(self.faults)
             .max(bounds.least)
     }
 
-    /// Where the workers are that are known.
-    pub(super) fn places(&self) -> BTreeSet<SocketAddr> {
+    /// The addresses of the known workers.
+    pub(super) fn addresses(&self) -> BTreeSet<SocketAddr> {
         let all = self
             .known
             .iter()
             .flat_map(|((_, port), ips)| ips.iter().map(|ip| SocketAddr::new(*ip, *port)));
         let all: BTreeSet<_> = all.collect();
-        all.into_iter().take(MOST).collect()
+        all.into_iter().take(MAX_INTERVAL).collect()
     }
 }
 
@@ -153,41 +154,41 @@ mod tests {
 
     fn look(ttl: u32, places: &[(u8, Option<&[u8]>)]) -> DnsLookup {
         let address = |last: &u8| IpAddr::from([10, 0, 0, *last]);
-        let places = places.iter().map(|(name, ips)| {
+        let targets = places.iter().map(|(name, ips)| {
             (
                 target(*name),
                 ips.map(|ips| ips.iter().map(address).collect()),
             )
         });
         DnsLookup {
-            places: places.collect(),
+            targets: targets.collect(),
             ttl,
-            doubt: None,
+            error: None,
         }
     }
 
     fn shown(state: &DnsState) -> Vec<u8> {
-        let last = |place: &SocketAddr| match place.ip() {
+        let last = |address: &SocketAddr| match address.ip() {
             IpAddr::V4(ip) => ip.octets()[3],
             IpAddr::V6(_) => 0,
         };
-        state.places().iter().map(last).collect()
+        state.addresses().iter().map(last).collect()
     }
 
     #[test]
-    fn what_is_told_holds_as_long_as_it_says_within_bounds() {
+    fn pause_follows_the_ttl_within_bounds() {
         let mut state = DnsState::default();
         for (ttl, pause) in [(0, 1), (7, 7), (3600, 60)] {
             assert_eq!(
-                state.hear(Some(look(ttl, &[(1, Some(&[1, 2]))])), BOUNDS),
+                state.apply_lookup(Some(look(ttl, &[(1, Some(&[1, 2]))])), BOUNDS),
                 (Duration::from_secs(pause), None)
             );
             assert_eq!(shown(&state), [1, 2]);
         }
-        state.hear(Some(look(7, &[(1, Some(&[2, 3]))])), BOUNDS);
+        state.apply_lookup(Some(look(7, &[(1, Some(&[2, 3]))])), BOUNDS);
         assert_eq!(shown(&state), [2, 3]);
-        // By two names.
-        state.hear(
+        // One address under two names.
+        state.apply_lookup(
             Some(look(7, &[(1, Some(&[2])), (2, Some(&[2, 4]))])),
             BOUNDS,
         );
@@ -195,10 +196,10 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_tell_takes_nobody_away() {
+    fn failures_remove_no_workers() {
         let mut state = DnsState::default();
-        state.hear(Some(look(7, &[(1, Some(&[1])), (2, Some(&[2]))])), BOUNDS);
-        for (pause, remark) in [
+        state.apply_lookup(Some(look(7, &[(1, Some(&[1])), (2, Some(&[2]))])), BOUNDS);
+        for (pause, notice) in [
             (1, Some(DnsNotice::Fault)),
             (2, None),
             (4, None),
@@ -208,72 +209,73 @@ mod tests {
             (30, None),
         ] {
             assert_eq!(
-                state.hear(None, BOUNDS),
-                (Duration::from_secs(pause), remark)
+                state.apply_lookup(None, BOUNDS),
+                (Duration::from_secs(pause), notice)
             );
             assert_eq!(shown(&state), [1, 2]);
         }
-        // Of one of them.
+        // The lookup of one target fails.
         assert_eq!(
-            state.hear(Some(look(7, &[(1, Some(&[3])), (2, None)])), BOUNDS),
+            state.apply_lookup(Some(look(7, &[(1, Some(&[3])), (2, None)])), BOUNDS),
             (Duration::from_secs(7), None)
         );
         assert_eq!(shown(&state), [2, 3]);
-        let (pause, remark) = state.hear(Some(look(7, &[(1, Some(&[3])), (2, Some(&[]))])), BOUNDS);
+        let (pause, notice) =
+            state.apply_lookup(Some(look(7, &[(1, Some(&[3])), (2, Some(&[]))])), BOUNDS);
         assert_eq!(
-            (pause, remark),
-            (Duration::from_secs(7), Some(DnsNotice::Mended))
+            (pause, notice),
+            (Duration::from_secs(7), Some(DnsNotice::Recovered))
         );
         assert_eq!(shown(&state), [3]);
-        // One that nobody has ever known.
-        state.hear(Some(look(7, &[(1, Some(&[3])), (5, None)])), BOUNDS);
+        // The lookup of a new target fails.
+        state.apply_lookup(Some(look(7, &[(1, Some(&[3])), (5, None)])), BOUNDS);
         assert_eq!(shown(&state), [3]);
     }
 
     #[test]
-    fn that_there_is_nobody_is_believed_the_third_time() {
+    fn empty_answer_counts_the_third_time() {
         let mut state = DnsState::default();
-        let nobody = || Some(look(300, &[]));
+        let empty = || Some(look(300, &[]));
         assert_eq!(
-            state.hear(nobody(), BOUNDS),
-            (NOBODY, None),
-            "there never was"
+            state.apply_lookup(empty(), BOUNDS),
+            (EMPTY_PAUSE, None),
+            "there were no workers before"
         );
-        state.hear(Some(look(7, &[(1, Some(&[1]))])), BOUNDS);
+        state.apply_lookup(Some(look(7, &[(1, Some(&[1]))])), BOUNDS);
         assert_eq!(
-            state.hear(nobody(), BOUNDS),
-            (BOUNDS.least, Some(DnsNotice::Doubted))
+            state.apply_lookup(empty(), BOUNDS),
+            (BOUNDS.least, Some(DnsNotice::EmptyAnswer))
         );
         assert_eq!(
-            state.hear(None, BOUNDS).1,
+            state.apply_lookup(None, BOUNDS).1,
             Some(DnsNotice::Fault),
-            "which says nothing"
+            "a failure is not an empty answer"
         );
         assert_eq!(
-            state.hear(nobody(), BOUNDS),
-            (BOUNDS.least, Some(DnsNotice::Mended))
+            state.apply_lookup(empty(), BOUNDS),
+            (BOUNDS.least, Some(DnsNotice::Recovered))
         );
         assert_eq!(shown(&state), [1]);
         assert_eq!(
-            state.hear(Some(look(7, &[(1, Some(&[]))])), BOUNDS),
-            (NOBODY, Some(DnsNotice::Gone))
+            state.apply_lookup(Some(look(7, &[(1, Some(&[]))])), BOUNDS),
+            (EMPTY_PAUSE, Some(DnsNotice::Gone))
         );
         assert_eq!(shown(&state), [0; 0]);
-        assert_eq!(state.hear(nobody(), BOUNDS), (NOBODY, None));
-        // From the beginning, when there was somebody in between.
+        assert_eq!(state.apply_lookup(empty(), BOUNDS), (EMPTY_PAUSE, None));
+        // The count starts over when there are workers in between.
         for answer in [&[1][..], &[], &[], &[1], &[], &[]] {
-            state.hear(Some(look(7, &[(1, Some(answer))])), BOUNDS);
+            state.apply_lookup(Some(look(7, &[(1, Some(answer))])), BOUNDS);
             assert_eq!(shown(&state), [1]);
         }
     }
 
     proptest! {
         #[test]
-        fn pauses_are_never_shorter_than_they_may_be(answers in prop::collection::vec(prop::option::of((any::<u32>(), 0..3_usize)), 0..50)) {
+        fn pause_is_within_bounds(answers in prop::collection::vec(prop::option::of((any::<u32>(), 0..3_usize)), 0..50)) {
             let mut state = DnsState::default();
             for answer in answers {
                 let look = answer.map(|(ttl, count)| look(ttl, &[(1, Some(&[1, 2, 3][..count]))]));
-                let (pause, _) = state.hear(look, BOUNDS);
+                let (pause, _) = state.apply_lookup(look, BOUNDS);
                 prop_assert!((BOUNDS.least..=BOUNDS.most).contains(&pause));
             }
         }

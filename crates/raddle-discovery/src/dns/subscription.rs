@@ -1,4 +1,4 @@
-//! Looking a name up again and again.
+//! Polls a name, and reports the changes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,48 +8,50 @@ use tokio::time::timeout;
 
 use super::{
     Settings,
-    lookup::{DnsLookup, look},
+    lookup::{DnsLookup, lookup_service},
     state::{DnsNotice, DnsState},
 };
 use crate::{Subscription, WorkerFilter, WorkerMetadata, wait_for_recheck};
 
-/// How long a subscription waits for the first answer. Later ones are told when they come.
-const FIRST: Duration = Duration::from_secs(5);
-/// How long a look may take.
-const LONGEST: Duration = Duration::from_secs(30);
+/// How long a subscription waits for the first answer. Later answers are reported when they arrive.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
+/// Time limit of a lookup.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Begins to look. What is there is ready to be told, unless it takes too long to find out.
+/// Starts polling. The workers of the first answer are ready when this returns, unless it takes too
+/// long.
 pub(super) async fn subscribe(
     settings: Arc<Settings>,
     filter: Option<WorkerFilter>,
 ) -> Subscription {
-    let rechecks = settings.again.subscribe();
-    let begin = (settings, rechecks, DnsState::default(), None);
+    let rechecks = settings.recheck.subscribe();
+    let initial = (settings, rechecks, DnsState::default(), None);
     let mut snapshots = Box::pin(stream::unfold(
-        begin,
+        initial,
         |(settings, mut rechecks, mut state, pause)| async move {
             if let Some(pause) = pause {
                 wait_for_recheck(&mut rechecks, settings.bounds.least, pause).await;
             }
-            let looking = timeout(LONGEST, settings.look()).await;
-            let found = looking.unwrap_or_else(|_| Err("it takes too long to find out".into()));
-            let (workers, pause) = settings.take_in(&mut state, found);
+            let lookup = timeout(MAX_PAUSE, settings.lookup()).await;
+            let found = lookup.unwrap_or_else(|_| Err("the lookup timed out".into()));
+            let (workers, pause) = settings.apply_answer(&mut state, found);
             Some((workers, (settings, rechecks, state, Some(pause))))
         },
     ));
-    // A look that is not done by then goes on.
-    let first = timeout(FIRST, snapshots.next()).await.ok().flatten();
+    // A lookup that takes longer continues in the subscription.
+    let first = timeout(FIRST_ANSWER, snapshots.next()).await.ok().flatten();
     Subscription::from_snapshots(filter, first.unwrap_or_default(), snapshots)
 }
 
 impl Settings {
-    async fn look(&self) -> Result<DnsLookup, String> {
-        // Made for each look: the system's configuration may have changed, and no answer is to come from a cache.
+    async fn lookup(&self) -> Result<DnsLookup, String> {
+        // A new resolver for each lookup: the system's configuration may have changed, and the
+        // cache must not be used.
         let resolver = match &self.servers {
             Some(servers) => resolver::from_servers(servers.iter().copied()),
             None => resolver::from_system(HostsFile::Ignore),
         };
-        look(
+        lookup_service(
             &resolver.map_err(|error| error.to_string())?,
             &self.service,
             self.prefer,
@@ -57,8 +59,8 @@ impl Settings {
         .await
     }
 
-    /// Returns the workers that are known after this answer, and how long to wait before the next look.
-    fn take_in(
+    /// Applies an answer. Returns the known workers, and the pause until the next lookup.
+    fn apply_answer(
         &self,
         state: &mut DnsState,
         found: Result<DnsLookup, String>,
@@ -66,38 +68,38 @@ impl Settings {
         let name = &self.name;
         let (look, fault) = match found {
             Ok(mut look) => {
-                let doubt = look.doubt.take();
-                (Some(look), doubt)
+                let error = look.error.take();
+                (Some(look), error)
             }
             Err(fault) => (None, Some(fault)),
         };
-        let (pause, remark) = state.hear(look, self.bounds);
+        let (pause, notice) = state.apply_lookup(look, self.bounds);
         let fault = fault.unwrap_or_default();
-        match remark {
+        match notice {
             Some(DnsNotice::Fault) => {
                 tracing::warn!(
                     name,
                     fault,
-                    "cannot find out who the workers are: those that are known stay"
+                    "cannot look up workers; keeping the known ones"
                 );
             }
-            Some(DnsNotice::Mended) => {
-                tracing::info!(name, "it can be found out again who the workers are")
+            Some(DnsNotice::Recovered) => {
+                tracing::info!(name, "looking up workers works again")
             }
-            Some(DnsNotice::Doubted) => {
+            Some(DnsNotice::EmptyAnswer) => {
                 tracing::warn!(
                     name,
-                    "is said to have no workers any more: it is asked for again"
+                    "the answer has no workers; asking again before it counts"
                 )
             }
-            Some(DnsNotice::Gone) => tracing::warn!(name, "has no workers any more"),
-            None => tracing::trace!(name, fault, ?pause, "looked for workers"),
+            Some(DnsNotice::Gone) => tracing::warn!(name, "the name has no workers any more"),
+            None => tracing::trace!(name, fault, ?pause, "looked up workers"),
         }
         (
             state
-                .places()
+                .addresses()
                 .into_iter()
-                .map(|place| self.worker(place))
+                .map(|address| self.worker(address))
                 .collect(),
             pause,
         )

@@ -1,11 +1,12 @@
-//! Workers that are written down: in a file that lists them, or in a directory that has a file for each.
+//! File discovery: workers in a file that lists them, or in a directory with a file for each.
 //!
-//! Whoever can write a file can publish a worker, in whatever language and on whatever machine that shares the disk. So nothing is known of it but
-//! what is written there: no process is watched, for the number in an entry may be that of a process elsewhere. **What is written stays until it is
-//! removed.** A worker that is gone and whose entry is not costs callers a refused connection now and then: balancers leave it alone for longer
-//! and longer.
+//! Any program on any machine that shares the disk can publish a worker by writing a file. So an
+//! entry is all that is known of a worker: no process is watched, because the pid may be that of
+//! another machine. **An entry stays until it is removed.** A dead worker whose entry remains costs
+//! callers an occasional refused connection, because balancers eject it for longer and longer.
 //!
-//! A file is taken whole or not at all: one that is torn, or wrong in one place, counts for what it was before. The form of an entry is in [`entry`].
+//! A file is used completely or not at all: if it is incomplete or invalid, its last valid contents
+//! count. The format is in [`entry`].
 
 mod reader;
 #[cfg(test)]
@@ -23,79 +24,87 @@ use tokio::task::spawn_blocking;
 use self::reader::Reader;
 use super::{
     Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
-    entry::{self, ENDING},
+    entry::{self, SUFFIX},
     watch::DirectoryWatch,
 };
 use crate::{Address, WorkerMetadata};
 
-/// How long it takes at most until something is noticed that the kernel does not report: what another machine has written, or what is behind a
-/// symbolic link.
-const EVERY: Duration = Duration::from_secs(1);
-/// The shortest interval that can be asked for.
-const MOST_OFTEN: Duration = Duration::from_millis(100);
+/// Polling interval, for changes that the kernel does not report: writes by other machines, and
+/// behind symbolic links.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest polling interval.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Workers that are written down: in a file that lists them, or in a directory that has a file `*.json` for each.
+/// Workers in a file that lists them, or in a directory with a file `*.json` for each.
 ///
-/// Which of the two it is is seen from what is there, and may change. It may also come later: until then there are no workers. An entry is an object:
+/// Whether it is a file or a directory is detected, and may change; until it exists, there are no
+/// workers. An entry is an object:
 ///
 /// ```json
 /// {"address": "10.0.0.7:7070", "uid": "01890a5d-ac96-774b-bcce-b302099a8057", "pid": 4711, "version": "1.4.0",
 ///  "tags": ["gpu"], "extra": {"zone": "b"}, "secure": true}
 /// ```
 ///
-/// `address` is all it takes. A file has one entry, or a list of them. Entries stay until they are removed: nobody watches the process.
+/// Only `address` is required. A file has one entry or a list. Entries stay until they are removed:
+/// processes are not watched.
 ///
-/// Whoever may write there decides who is called. Use credentials where that are not only those whom you trust.
+/// Anyone who can write there decides which workers are called: use credentials, unless all of them
+/// are trusted.
 #[derive(Clone, Debug)]
 pub struct FileDiscovery {
     path: PathBuf,
-    every: Duration,
+    poll_interval: Duration,
 }
 
 impl FileDiscovery {
-    /// One of the workers that are written down there.
+    /// A discovery of the workers in this file or directory.
     pub fn new(path: impl AsRef<Path>) -> Result<Self, DiscoveryError> {
         let path = path.as_ref();
-        // The directory that this process is in may change.
+        // Absolute, because the working directory may change.
         let absolute =
-            std::path::absolute(path).map_err(DiscoveryError::at("no place for workers", path))?;
+            std::path::absolute(path).map_err(DiscoveryError::wrap_path("invalid path", path))?;
         Ok(Self {
             path: absolute,
-            every: EVERY,
+            poll_interval: POLL_INTERVAL,
         })
     }
 
-    /// How often to look where the kernel says nothing. Every second, if nothing is said.
-    pub fn every(mut self, pause: Duration) -> Self {
-        self.every = pause.max(MOST_OFTEN);
+    /// Sets the polling interval. Default: 1 s.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval.max(MIN_POLL_INTERVAL);
         self
     }
 
-    /// Where they are written down.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Only of a directory, which is made if it is not there: a list belongs to whoever wrote it.
+/// Publishes in a directory only, which is created if missing: a list belongs to its author.
 #[async_trait]
 impl Publisher for FileDiscovery {
     async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError> {
         let this = self.clone();
-        // It may be a disk on another machine.
+        // On a blocking thread, because the disk may be remote.
         let writing = spawn_blocking(move || match event {
-            DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker) => this.put(&worker),
-            DiscoveryEvent::Dropped(worker) => entry::remove(&this.entry_of(&worker)),
+            DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker) => {
+                this.write_entry(&worker)
+            }
+            DiscoveryEvent::Dropped(worker) => entry::remove_file(&this.entry_path(&worker)),
         });
         let written = writing
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)));
-        written.map_err(DiscoveryError::at("cannot publish a worker", &self.path))
+        written.map_err(DiscoveryError::wrap_path(
+            "cannot publish a worker",
+            &self.path,
+        ))
     }
 
     fn withdraw(&self, worker: &WorkerMetadata) {
-        if let Err(error) = entry::remove(&self.entry_of(worker)) {
-            tracing::warn!(directory = %self.path.display(), worker = %worker.uid, %error, "the entry of a worker stays behind");
+        if let Err(error) = entry::remove_file(&self.entry_path(worker)) {
+            tracing::warn!(directory = %self.path.display(), worker = %worker.uid, %error, "cannot remove the entry of a worker");
         }
     }
 }
@@ -114,15 +123,15 @@ impl Discovery for FileDiscovery {
             .map(Path::to_owned),
         );
         let mut reader = Reader::new(self.path.clone());
-        let first = spawn_blocking(move || reader.look().map(|workers| (workers, reader)));
+        let first = spawn_blocking(move || reader.read().map(|workers| (workers, reader)));
         let first = first
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)));
-        let (first, mut reader) = first.map_err(DiscoveryError::at(
-            "cannot read who the workers are",
+        let (first, mut reader) = first.map_err(DiscoveryError::wrap_path(
+            "cannot read the list of workers",
             &self.path,
         ))?;
-        let later = watch.snapshots(self.every, move || reader.look_again());
+        let later = watch.snapshots(self.poll_interval, move || reader.try_read());
         Ok(Subscription::from_snapshots(filter, first, later))
     }
 
@@ -132,14 +141,14 @@ impl Discovery for FileDiscovery {
 }
 
 impl FileDiscovery {
-    fn entry_of(&self, worker: &WorkerMetadata) -> PathBuf {
-        self.path.join(format!("{}{ENDING}", worker.uid))
+    fn entry_path(&self, worker: &WorkerMetadata) -> PathBuf {
+        self.path.join(format!("{}{SUFFIX}", worker.uid))
     }
 
-    /// Writes the entry of a worker, in place of any that there is, and of those that were left by workers that were killed where this one serves now.
-    fn put(&self, worker: &WorkerMetadata) -> io::Result<()> {
+    /// Writes the entry of a worker, and removes entries of killed workers with the same address.
+    fn write_entry(&self, worker: &WorkerMetadata) -> io::Result<()> {
         worker
-            .check()
+            .validate()
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         match fs::create_dir(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -149,10 +158,10 @@ impl FileDiscovery {
             }
             _ => {}
         }
-        // Others are to read it.
-        entry::write(
+        // Mode 0644: other users may read it.
+        entry::write_worker(
             &self.path,
-            &format!("{}{ENDING}", worker.uid),
+            &format!("{}{SUFFIX}", worker.uid),
             worker,
             0o644,
             false,
@@ -160,20 +169,20 @@ impl FileDiscovery {
         if !worker
             .address
             .parse::<Address>()
-            .is_ok_and(|address| address.is_the_same_everywhere())
+            .is_ok_and(|address| address.is_global())
         {
             return Ok(());
         }
-        for path in entry::list(&self.path)?
+        for path in entry::list_files(&self.path)?
             .into_iter()
-            .filter(|path| *path != self.entry_of(worker))
+            .filter(|path| *path != self.entry_path(worker))
         {
-            let there = entry::open(&path).and_then(entry::read);
-            if there.is_ok_and(
-                |there| matches!(there.as_slice(), [other] if other.address == worker.address),
+            let existing = entry::open_file(&path).and_then(entry::read_workers);
+            if existing.is_ok_and(
+                |workers| matches!(workers.as_slice(), [other] if other.address == worker.address),
             ) {
-                tracing::info!(entry = %path.display(), worker = %worker.uid, "replaced: another worker serves there now");
-                entry::remove(&path)?;
+                tracing::info!(entry = %path.display(), worker = %worker.uid, "removed the entry of a former worker at the same address");
+                entry::remove_file(&path)?;
             }
         }
         Ok(())

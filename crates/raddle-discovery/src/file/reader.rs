@@ -1,4 +1,4 @@
-//! What is written down now, and what counts of it.
+//! Reads the entries, and keeps the last valid contents of each file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,17 +9,17 @@ use std::{
 
 use crate::{
     WorkerMetadata,
-    entry::{self, MOST, is_absence},
+    entry::{self, MAX_WORKERS, is_missing},
 };
 
-/// Reads what is written down, and remembers it for when it cannot be read.
+/// Reads the entries, and keeps the last valid contents of each file.
 pub(super) struct Reader {
     path: PathBuf,
-    /// The workers of each file, as of the last time that it could be read.
+    /// The workers of each file, as last read successfully.
     files: BTreeMap<PathBuf, Vec<WorkerMetadata>>,
-    /// What was last logged of each path, so that it is not logged at every look.
-    complaints: BTreeMap<PathBuf, String>,
-    is_open_to_all: bool,
+    /// The last error logged for each path, so that it is not logged at every poll.
+    last_errors: BTreeMap<PathBuf, String>,
+    is_world_writable: bool,
 }
 
 impl Reader {
@@ -27,26 +27,26 @@ impl Reader {
         Self {
             path,
             files: BTreeMap::new(),
-            complaints: BTreeMap::new(),
-            is_open_to_all: false,
+            last_errors: BTreeMap::new(),
+            is_world_writable: false,
         }
     }
 
-    /// The workers that are written down now. One that is written down twice is what the first file says, in the order of names. What cannot be
-    /// read counts for what it was before.
-    pub(super) fn look(&mut self) -> io::Result<Vec<WorkerMetadata>> {
+    /// Reads the workers. If several files have the same worker, the first in name order wins. For
+    /// a file that cannot be read, its last valid contents count.
+    pub(super) fn read(&mut self) -> io::Result<Vec<WorkerMetadata>> {
         let listed = self.list()?;
-        let (mut before, mut room) = (std::mem::take(&mut self.files), MOST);
+        let (mut previous, mut room) = (std::mem::take(&mut self.files), MAX_WORKERS);
         for path in listed {
-            let mut workers = match entry::open(&path).and_then(entry::read) {
+            let mut workers = match entry::open_file(&path).and_then(entry::read_workers) {
                 Ok(workers) => {
-                    self.complaints.remove(&path);
+                    self.last_errors.remove(&path);
                     workers
                 }
-                Err(error) if is_absence(&error) => continue,
+                Err(error) if is_missing(&error) => continue,
                 Err(error) => {
-                    self.complain(&path, error.to_string());
-                    before.remove(&path).unwrap_or_default()
+                    self.log_error_once(&path, error.to_string());
+                    previous.remove(&path).unwrap_or_default()
                 }
             };
             workers.truncate(room);
@@ -61,36 +61,37 @@ impl Reader {
             .collect())
     }
 
-    /// The same for a subscriber: `None` if the workers that are known stay, because it cannot be told which there are.
-    pub(super) fn look_again(&mut self) -> Option<Vec<WorkerMetadata>> {
+    /// Reads the workers for a subscriber. `None` if the directory cannot be read: the known
+    /// workers stay.
+    pub(super) fn try_read(&mut self) -> Option<Vec<WorkerMetadata>> {
         let path = self.path.clone();
-        self.look()
-            .inspect_err(|error| self.complain(&path, error.to_string()))
+        self.read()
+            .inspect_err(|error| self.log_error_once(&path, error.to_string()))
             .ok()
     }
 
-    /// The files that there are to read.
+    /// The files to read.
     fn list(&mut self) -> io::Result<BTreeSet<PathBuf>> {
         let found = match fs::metadata(&self.path) {
-            Err(error) if is_absence(&error) => return Ok(BTreeSet::new()),
+            Err(error) if is_missing(&error) => return Ok(BTreeSet::new()),
             found => found?,
         };
-        let was_open_to_all =
-            std::mem::replace(&mut self.is_open_to_all, found.mode() & 0o002 != 0);
-        if self.is_open_to_all && !was_open_to_all {
-            tracing::warn!(path = %self.path.display(), "everybody may write down workers there");
+        let was_world_writable =
+            std::mem::replace(&mut self.is_world_writable, found.mode() & 0o002 != 0);
+        if self.is_world_writable && !was_world_writable {
+            tracing::warn!(path = %self.path.display(), "world-writable: any user can publish workers there");
         }
         if found.is_dir() {
-            entry::list(&self.path)
+            entry::list_files(&self.path)
         } else {
             Ok(BTreeSet::from([self.path.clone()]))
         }
     }
 
-    fn complain(&mut self, path: &Path, reason: String) {
-        if self.complaints.get(path) != Some(&reason) {
-            tracing::warn!(path = %path.display(), reason, "cannot tell who the workers are: what was last read counts");
-            self.complaints.insert(path.to_owned(), reason);
+    fn log_error_once(&mut self, path: &Path, reason: String) {
+        if self.last_errors.get(path) != Some(&reason) {
+            tracing::warn!(path = %path.display(), reason, "cannot read workers; keeping the last valid contents");
+            self.last_errors.insert(path.to_owned(), reason);
         }
     }
 }

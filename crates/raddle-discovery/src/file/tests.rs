@@ -1,4 +1,4 @@
-//! Workers that are written down, written otherwise, and struck out.
+//! Tests of file discovery.
 
 use std::{
     fs,
@@ -17,14 +17,14 @@ use crate::{
     testing::{at, next, ready, soon, tagged},
 };
 
-/// No test waits that long: what is heard was reported by the kernel.
+/// Polling is off: events come from inotify.
 const NEVER: Duration = Duration::from_secs(3600);
 
-fn place(name: &str) -> (TempDir, FileDiscovery) {
+fn temporary(name: &str) -> (TempDir, FileDiscovery) {
     let directory = tempfile::tempdir().unwrap();
     let discovery = FileDiscovery::new(directory.path().join(name))
         .unwrap()
-        .every(NEVER);
+        .poll_interval(NEVER);
     (directory, discovery)
 }
 
@@ -40,7 +40,7 @@ fn list(workers: &[&WorkerMetadata]) -> String {
     serde_json::to_string(workers).unwrap()
 }
 
-/// Puts a file in the place of another, in one step.
+/// Replaces a file atomically.
 fn replace(path: &Path, text: &str) {
     let draft = path.with_extension("draft");
     fs::write(&draft, text).unwrap();
@@ -57,8 +57,8 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_stands_in_a_file_is_told_and_so_is_each_change() {
-    let (_directory, discovery) = place("workers.json");
+async fn reports_changes_of_a_file() {
+    let (_directory, discovery) = temporary("workers.json");
     let path = discovery.path();
     let [one, two] = ["h:1", "h:2"].map(at);
     fs::write(path, list(&[&one, &two])).unwrap();
@@ -70,7 +70,7 @@ async fn what_stands_in_a_file_is_told_and_so_is_each_change() {
             DiscoveryEvent::Added(two.clone())
         ]
     );
-    // In one step, and in several.
+    // With a rename, and by writing in place.
     let changed = tagged(&one, "gpu");
     replace(path, &list(&[&changed, &two]));
     assert_eq!(
@@ -89,11 +89,11 @@ async fn what_stands_in_a_file_is_told_and_so_is_each_change() {
 }
 
 #[tokio::test]
-async fn what_is_in_a_directory_is_told_and_so_is_each_change() {
-    let (_directory, discovery) = place("workers");
+async fn reports_changes_in_a_directory() {
+    let (_directory, discovery) = temporary("workers");
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription), []);
-    assert!(!discovery.path().exists(), "who listens makes nothing");
+    assert!(!discovery.path().exists(), "subscribing creates nothing");
     let worker = at("h:1");
     let changed = tagged(&worker, "gpu");
     publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
@@ -106,7 +106,7 @@ async fn what_is_in_a_directory_is_told_and_so_is_each_change() {
         .unwrap()
         .permissions()
         .mode();
-    assert_eq!(mode & 0o444, 0o444, "others are to read it");
+    assert_eq!(mode & 0o444, 0o444, "other users may read it");
     publish(&discovery, DiscoveryEvent::Updated(changed.clone())).await;
     assert_eq!(
         next(&mut subscription).await,
@@ -133,7 +133,7 @@ async fn what_is_in_a_directory_is_told_and_so_is_each_change() {
         DiscoveryEvent::Dropped(worker.clone())
     );
     assert_eq!(names(discovery.path()), [""; 0]);
-    // The directory itself may go and come, too.
+    // The directory may be removed and created.
     publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
     assert_eq!(
         next(&mut subscription).await,
@@ -148,24 +148,24 @@ async fn what_is_in_a_directory_is_told_and_so_is_each_change() {
     assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(worker));
 }
 
-/// As a program in another language would.
+/// As a program in another language would publish.
 #[tokio::test]
-async fn one_file_that_anybody_writes_is_a_worker() {
-    let (_directory, discovery) = place("workers");
+async fn handwritten_file_is_a_worker() {
+    let (_directory, discovery) = temporary("workers");
     fs::create_dir(discovery.path()).unwrap();
     let mut subscription = subscribe(&discovery).await;
     let path = discovery.path().join("python-7070.json");
-    // The number may be that of a process that there is not: here, or anywhere.
+    // The pid need not exist on this machine.
     replace(
         &path,
         r#"{"address": "10.0.0.7:7070", "pid": 4194304, "tags": ["python"], "started_by": "hand"}"#,
     );
     let DiscoveryEvent::Added(worker) = next(&mut subscription).await else {
-        panic!("it is new")
+        panic!("expected an addition")
     };
     assert_eq!(
         (worker.address.as_str(), worker.uid),
-        ("10.0.0.7:7070", WorkerUid::of_address("10.0.0.7:7070"))
+        ("10.0.0.7:7070", WorkerUid::from_address("10.0.0.7:7070"))
     );
     assert_eq!(
         (worker.pid, worker.secure, worker.tags.contains("python")),
@@ -179,9 +179,9 @@ async fn one_file_that_anybody_writes_is_a_worker() {
 }
 
 #[tokio::test]
-async fn what_comes_later_is_heard_of_and_so_is_the_directory_it_is_in() {
-    let (directory, discovery) = place("later/still/workers.json");
-    let discovery = discovery.every(EVERY);
+async fn notices_directories_that_are_created_later() {
+    let (directory, discovery) = temporary("later/still/workers.json");
+    let discovery = discovery.poll_interval(POLL_INTERVAL);
     let mut subscription = subscribe(&discovery).await;
     let worker = at("h:1");
     for step in ["later", "later/still"] {
@@ -196,9 +196,10 @@ async fn what_comes_later_is_heard_of_and_so_is_the_directory_it_is_in() {
     assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(worker));
 }
 
-/// As Kubernetes writes what is in a `ConfigMap`: each version in a directory of its own, and one link that is exchanged.
+/// As Kubernetes updates a `ConfigMap`: each version has its own directory, and one symbolic link
+/// is replaced.
 #[tokio::test]
-async fn what_is_behind_links_is_followed_when_they_are_exchanged() {
+async fn follows_symbolic_links_that_are_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let map = directory.path().join("map");
     fs::create_dir(&map).unwrap();
@@ -213,8 +214,8 @@ async fn what_is_behind_links_is_followed_when_they_are_exchanged() {
     symlink("..data/workers.json", map.join("workers.json")).unwrap();
     let of_file = FileDiscovery::new(map.join("workers.json"))
         .unwrap()
-        .every(NEVER);
-    let of_directory = FileDiscovery::new(&map).unwrap().every(NEVER);
+        .poll_interval(NEVER);
+    let of_directory = FileDiscovery::new(&map).unwrap().poll_interval(NEVER);
     let mut subscriptions = [subscribe(&of_file).await, subscribe(&of_directory).await];
     for subscription in &mut subscriptions {
         assert_eq!(ready(subscription), [DiscoveryEvent::Added(one.clone())]);
@@ -239,27 +240,28 @@ async fn what_is_behind_links_is_followed_when_they_are_exchanged() {
 }
 
 #[tokio::test]
-async fn what_the_kernel_does_not_tell_is_seen_all_the_same() {
-    let (directory, discovery) = place("workers");
+async fn polling_notices_what_inotify_does_not_report() {
+    let (directory, discovery) = temporary("workers");
     fs::create_dir(discovery.path()).unwrap();
     let elsewhere = directory.path().join("elsewhere.json");
     let [one, two] = ["h:1", "h:2"].map(at);
     fs::write(&elsewhere, list(&[&one])).unwrap();
     symlink(&elsewhere, discovery.path().join("link.json")).unwrap();
-    let mut subscription = subscribe(&discovery.clone().every(Duration::ZERO)).await;
+    let mut subscription = subscribe(&discovery.clone().poll_interval(Duration::ZERO)).await;
     assert_eq!(
         ready(&mut subscription),
         [DiscoveryEvent::Added(one.clone())]
     );
-    // Nothing happens in the directory. Of the same length, and within a tick of the clock.
+    // Nothing changes in the directory itself. The new file has the same length and, within a clock
+    // tick, the same mtime.
     fs::write(&elsewhere, list(&[&two])).unwrap();
     assert_eq!(next(&mut subscription).await, DiscoveryEvent::Dropped(one));
     assert_eq!(next(&mut subscription).await, DiscoveryEvent::Added(two));
 }
 
 #[tokio::test]
-async fn what_is_torn_or_wrong_counts_for_what_it_was() {
-    let (_directory, discovery) = place("workers.json");
+async fn invalid_file_keeps_its_last_valid_contents() {
+    let (_directory, discovery) = temporary("workers.json");
     let path = discovery.path();
     let [one, two] = ["h:1", "h:2"].map(at);
     let mut late = {
@@ -273,7 +275,7 @@ async fn what_is_torn_or_wrong_counts_for_what_it_was() {
     for subscription in [&mut late, &mut subscription] {
         assert_eq!(next(subscription).await, DiscoveryEvent::Added(one.clone()));
     }
-    let huge = " ".repeat(entry::LONGEST + 1);
+    let huge = " ".repeat(entry::MAX_FILE_SIZE + 1);
     let half = list(&[&one, &two]);
     for bad in [
         "",
@@ -308,21 +310,25 @@ async fn what_is_torn_or_wrong_counts_for_what_it_was() {
         next(&mut subscription).await,
         DiscoveryEvent::Added(two.clone())
     );
-    // Who was not listening meanwhile is told what there is to know.
+    // A subscriber that did not read meanwhile gets the differences.
     assert_eq!(next(&mut late).await, DiscoveryEvent::Dropped(one));
     assert_eq!(next(&mut late).await, DiscoveryEvent::Added(two));
 }
 
 #[tokio::test]
-async fn a_bad_entry_costs_nobody_else_his() {
-    let (_directory, discovery) = place("workers");
+async fn invalid_entry_does_not_affect_others() {
+    let (_directory, discovery) = temporary("workers");
     let directory = discovery.path();
     let [good, torn] = ["h:1", "h:2"].map(at);
     publish(&discovery, DiscoveryEvent::Added(good.clone())).await;
     let text = serde_json::to_vec(&torn).unwrap();
     fs::write(directory.join("torn.json"), &text[..text.len() / 2]).unwrap();
     fs::write(directory.join("wrong.json"), "{\"address\": 7}").unwrap();
-    fs::write(directory.join("huge.json"), vec![b' '; entry::LONGEST + 1]).unwrap();
+    fs::write(
+        directory.join("huge.json"),
+        vec![b' '; entry::MAX_FILE_SIZE + 1],
+    )
+    .unwrap();
     fs::write(directory.join(".draft.json"), &text).unwrap();
     fs::write(directory.join("README"), &text).unwrap();
     fs::create_dir(directory.join("directory.json")).unwrap();
@@ -339,7 +345,7 @@ async fn a_bad_entry_costs_nobody_else_his() {
     .unwrap();
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription), [DiscoveryEvent::Added(good)]);
-    // What is torn may yet become whole, and torn again.
+    // An incomplete file may be completed, and truncated again.
     fs::write(directory.join("torn.json"), &text).unwrap();
     assert_eq!(
         next(&mut subscription).await,
@@ -356,8 +362,8 @@ async fn a_bad_entry_costs_nobody_else_his() {
 }
 
 #[tokio::test]
-async fn one_that_is_written_down_twice_is_what_the_first_file_says() {
-    let (_directory, discovery) = place("workers");
+async fn first_file_wins_for_a_duplicate_worker() {
+    let (_directory, discovery) = temporary("workers");
     let worker = at("h:1");
     let other = tagged(&worker, "other");
     fs::create_dir(discovery.path()).unwrap();
@@ -373,8 +379,8 @@ async fn one_that_is_written_down_twice_is_what_the_first_file_says() {
 }
 
 #[tokio::test]
-async fn who_serves_where_another_was_killed_takes_its_place() {
-    let (_directory, discovery) = place("workers");
+async fn publishing_removes_entries_of_killed_workers_at_the_same_address() {
+    let (_directory, discovery) = temporary("workers");
     let [before, after] = ["10.0.0.1:7070", "10.0.0.1:7070"].map(at);
     let (elsewhere, local) = (
         at("10.0.0.2:7070"),
@@ -386,7 +392,7 @@ async fn who_serves_where_another_was_killed_takes_its_place() {
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription).len(), 3);
     publish(&discovery, DiscoveryEvent::Added(after.clone())).await;
-    // On another machine that has the same directory, it would be another place.
+    // On another machine that shares the directory, a loopback address is another worker.
     publish(&discovery, DiscoveryEvent::Added(local[1].clone())).await;
     let file = |worker: &WorkerMetadata| format!("{}.json", worker.uid);
     let mut left = [&elsewhere, &local[0], &after, &local[1]].map(file);
@@ -395,8 +401,8 @@ async fn who_serves_where_another_was_killed_takes_its_place() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_published_is_said() {
-    let (_directory, discovery) = place("workers.json");
+async fn publish_errors_name_the_cause() {
+    let (_directory, discovery) = temporary("workers.json");
     fs::write(discovery.path(), "[]").unwrap();
     let error = discovery
         .publish(DiscoveryEvent::Added(at("h:1")))
@@ -408,14 +414,14 @@ async fn what_cannot_be_published_is_said() {
         "{error}"
     );
     publish(&discovery, DiscoveryEvent::Dropped(at("h:1"))).await;
-    let (directory, discovery) = place("no/such/directory");
+    let (directory, discovery) = temporary("no/such/directory");
     let error = discovery
         .publish(DiscoveryEvent::Added(at("h:1")))
         .await
         .unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
     publish(&discovery, DiscoveryEvent::Dropped(at("h:1"))).await;
-    let (_other, discovery) = place("workers");
+    let (_other, discovery) = temporary("workers");
     let error = discovery
         .publish(DiscoveryEvent::Added(at("nowhere")))
         .await
@@ -425,20 +431,20 @@ async fn what_cannot_be_published_is_said() {
     assert!(FileDiscovery::new("").is_err());
     let long = FileDiscovery::new(format!("/{}", "x".repeat(300))).unwrap();
     let Err(error) = long.subscribe(None).await else {
-        panic!("nobody can read that")
+        panic!("the path is too long")
     };
     assert!(
         error
             .to_string()
-            .starts_with("cannot read who the workers are (/xxx"),
+            .starts_with("cannot read the list of workers (/xxx"),
         "{error}"
     );
 }
 
-/// Whoever reads while others write and remove sees whole entries alone.
+/// Readers see only complete entries while others write and remove them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_sees_a_part_of_an_entry() {
-    let (_directory, discovery) = place("workers");
+async fn readers_never_see_a_partial_entry() {
+    let (_directory, discovery) = temporary("workers");
     let mut worker = at("10.0.0.1:7070");
     worker.extra = (0..20).map(|n| (n.to_string(), "x".repeat(1000))).collect();
     publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
@@ -450,7 +456,12 @@ async fn nobody_sees_a_part_of_an_entry() {
     let reading = tokio::task::spawn_blocking(move || {
         let mut read = 0;
         while !done.load(Ordering::Relaxed) {
-            assert_eq!(entry::read(entry::open(&reader).unwrap()).unwrap().len(), 1);
+            assert_eq!(
+                entry::read_workers(entry::open_file(&reader).unwrap())
+                    .unwrap()
+                    .len(),
+                1
+            );
             read += 1;
         }
         read
@@ -471,8 +482,8 @@ async fn nobody_sees_a_part_of_an_entry() {
 }
 
 #[tokio::test]
-async fn a_hundred_at_once_are_all_heard_of() {
-    let (_directory, discovery) = place("workers");
+async fn hundred_concurrent_publications_are_all_reported() {
+    let (_directory, discovery) = temporary("workers");
     let mut subscription = subscribe(&discovery).await;
     let workers: Vec<_> = (0..100).map(|n| at(&format!("h:{n}"))).collect();
     let publishing = workers
@@ -481,20 +492,20 @@ async fn a_hundred_at_once_are_all_heard_of() {
     for outcome in soon(futures_util::future::join_all(publishing)).await {
         outcome.unwrap();
     }
-    let mut heard = Vec::new();
-    while heard.len() < workers.len() {
+    let mut reported = Vec::new();
+    while reported.len() < workers.len() {
         let DiscoveryEvent::Added(worker) = next(&mut subscription).await else {
-            panic!("none was dropped or updated")
+            panic!("expected an addition")
         };
-        heard.push(worker);
+        reported.push(worker);
     }
-    heard.sort_by_key(|worker| worker.uid);
-    assert_eq!(heard, workers);
+    reported.sort_by_key(|worker| worker.uid);
+    assert_eq!(reported, workers);
 }
 
 #[tokio::test]
-async fn who_stops_waiting_loses_nothing() {
-    let (_directory, discovery) = place("workers");
+async fn cancelled_wait_loses_no_event() {
+    let (_directory, discovery) = temporary("workers");
     let filter: WorkerFilter = Arc::new(|worker| !worker.tags.contains("other"));
     let mut subscription = soon(discovery.subscribe(Some(filter))).await.unwrap();
     publish(
@@ -508,7 +519,7 @@ async fn who_stops_waiting_loses_nothing() {
         DiscoveryEvent::Dropped(worker),
     ] {
         publish(&discovery, event.clone()).await;
-        // Each wait is too short for anything.
+        // Each wait is too short for an event.
         let heard = soon(async {
             loop {
                 if let Ok(heard) =
@@ -523,7 +534,7 @@ async fn who_stops_waiting_loses_nothing() {
 }
 
 #[test]
-fn no_more_workers_are_kept_than_count() {
+fn number_of_workers_is_limited() {
     let directory = tempfile::tempdir().unwrap();
     let path = |file: usize| directory.path().join(format!("{file}.json"));
     for file in 0..3 {
@@ -533,35 +544,35 @@ fn no_more_workers_are_kept_than_count() {
         fs::write(path(file), format!("[{}]", entries.join(","))).unwrap();
     }
     let mut reader = Reader::new(directory.path().to_owned());
-    assert_eq!(reader.look().unwrap().len(), entry::MOST);
+    assert_eq!(reader.read().unwrap().len(), entry::MAX_WORKERS);
     fs::remove_file(path(0)).unwrap();
-    assert_eq!(reader.look().unwrap().len(), 4000, "there is room for all");
+    assert_eq!(reader.read().unwrap().len(), 4000, "room for all");
 }
 
 #[test]
-fn what_is_wrong_is_said_once() {
+fn errors_are_logged_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("workers.json");
     fs::write(&path, "[").unwrap();
     let mut reader = reader::Reader::new(path.clone());
-    let mut look = || raddle_process::testing::capture_logs(|| drop(reader.look_again()));
-    let said = look();
+    let mut log = || raddle_process::testing::capture_logs(|| drop(reader.try_read()));
+    let logged = log();
     assert!(
-        said.contains("WARN") && said.contains("workers.json") && said.contains("half-written"),
-        "{said}"
+        logged.contains("WARN") && logged.contains("workers.json") && logged.contains("incomplete"),
+        "{logged}"
     );
-    assert_eq!(look(), "", "it is as it was");
+    assert_eq!(log(), "", "unchanged");
     fs::write(&path, "{}").unwrap();
-    assert!(look().contains("missing field `address`"));
+    assert!(log().contains("missing field `address`"));
     fs::write(&path, "[]").unwrap();
-    assert_eq!(look(), "");
+    assert_eq!(log(), "");
     fs::write(&path, "{}").unwrap();
     assert!(
-        look().contains("missing field `address`"),
-        "it was well meanwhile"
+        log().contains("missing field `address`"),
+        "valid in between"
     );
     fs::write(&path, "[]").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    assert!(look().contains("everybody may write down workers there"));
-    assert_eq!(look(), "");
+    assert!(log().contains("world-writable"));
+    assert_eq!(log(), "");
 }

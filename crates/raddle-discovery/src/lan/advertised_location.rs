@@ -1,21 +1,21 @@
-//! Where a worker is said to be, and where one is believed to be. Pure.
+//! The location to publish for a worker, and the address to use of a published one. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::Address;
 
-/// So many addresses of one worker are looked at. Whoever has more has something else in mind.
+/// Largest number of addresses of a worker; a record with more is refused.
 const MANY: usize = 32;
 
-/// What the user says is to be said.
+/// The host that the user has set for published workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AdvertisedHost {
     pub(super) ip: IpAddr,
-    /// That of the worker, if nothing is said.
+    /// Default: the port of the worker.
     pub(super) port: Option<u16>,
 }
 
-/// Where a worker is said to be.
+/// The published location of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AdvertisedLocation {
     pub(super) port: u16,
@@ -24,37 +24,35 @@ pub(super) struct AdvertisedLocation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LocationKind {
-    /// At all addresses that the chosen interfaces have, whatever becomes of them; if not `v6`, only those of the old kind.
+    /// All current addresses of the selected interfaces; without `v6`, only IPv4.
     Interfaces { v6: bool },
-    /// At this one of theirs.
-    One(IpAddr),
-    /// At one that is not ours.
-    Beyond(IpAddr),
+    /// This address of a selected interface.
+    Address(IpAddr),
+    /// An address of another machine, such as a NAT gateway.
+    External(IpAddr),
 }
 
-/// Why nobody on the network can be told where a worker is.
+/// Why a worker cannot be published.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoAddress {
+pub(super) enum LocationError {
     #[error(
-        "it serves at {0}, which other machines cannot reach: have it serve at a port of the network, such as 0.0.0.0:0"
+        "it listens on {0}, which other machines cannot reach: listen on an address of the network, such as 0.0.0.0:0"
     )]
-    Here(String),
+    Unreachable(String),
+    #[error("it listens on {0}, and only an IP address can be published: set one with `advertise`")]
+    HostName(String),
+    #[error("it listens on {0}, and no selected interface has that address ({1})")]
+    NotSelected(IpAddr, String),
     #[error(
-        "it serves at {0}, and only an IP address can be published: say which with `advertise`"
+        "others cannot reach '{0}': give an IP address that they can reach, with or without a port"
     )]
-    Name(String),
-    #[error("it serves at {0}, and no interface that was chosen has that address ({1})")]
-    Unchosen(IpAddr, String),
-    #[error(
-        "'{0}' cannot be reached by others: use an IP address that is theirs to reach, with or without a port"
-    )]
-    Literal(String),
+    InvalidLiteral(String),
 }
 
 impl AdvertisedHost {
-    /// Reads `10.0.0.1`, `10.0.0.1:7000`, `fd00::1` or `[fd00::1]:7000`.
-    pub(super) fn read(text: &str) -> Result<Self, NoAddress> {
-        let wrong = || NoAddress::Literal(text.to_owned());
+    /// Parses `10.0.0.1`, `10.0.0.1:7000`, `fd00::1` or `[fd00::1]:7000`.
+    pub(super) fn parse(text: &str) -> Result<Self, LocationError> {
+        let wrong = || LocationError::InvalidLiteral(text.to_owned());
         let (ip, port) = match text.parse() {
             Ok(ip) => (ip, None),
             Err(_) => {
@@ -72,13 +70,14 @@ impl AdvertisedHost {
 }
 
 impl AdvertisedLocation {
-    /// Where a worker that serves at this address is to be said to be, on a host whose chosen interfaces have these.
-    pub(super) fn of(
+    /// The location of a worker that listens on `address`, on a host whose selected interfaces have
+    /// the addresses `here`.
+    pub(super) fn resolve(
         address: &str,
         literal: Option<AdvertisedHost>,
         here: &[IpAddr],
-    ) -> Result<Self, NoAddress> {
-        let hidden = || NoAddress::Here(address.to_owned());
+    ) -> Result<Self, LocationError> {
+        let hidden = || LocationError::Unreachable(address.to_owned());
         let bound = match address.parse() {
             Ok(Address::Tcp(place)) => place,
             _ => return Err(hidden()),
@@ -91,9 +90,9 @@ impl AdvertisedLocation {
             .ok_or_else(hidden)?;
         if let Some(literal) = literal {
             let at = if here.contains(&literal.ip) {
-                LocationKind::One(literal.ip)
+                LocationKind::Address(literal.ip)
             } else {
-                LocationKind::Beyond(literal.ip)
+                LocationKind::External(literal.ip)
             };
             return Ok(Self {
                 port: literal.port.unwrap_or(port),
@@ -103,44 +102,45 @@ impl AdvertisedLocation {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let ip: IpAddr = host
             .parse()
-            .map_err(|_| NoAddress::Name(address.to_owned()))?;
+            .map_err(|_| LocationError::HostName(address.to_owned()))?;
         let at = match ip {
-            // A socket of the new kind is reached by the old as well.
+            // An IPv6 wildcard socket accepts IPv4 too.
             ip if ip.is_unspecified() => LocationKind::Interfaces { v6: ip.is_ipv6() },
-            ip if here.contains(&ip) => LocationKind::One(ip),
+            ip if here.contains(&ip) => LocationKind::Address(ip),
             ip if ip.is_loopback() => return Err(hidden()),
             ip => {
                 let listed: Vec<_> = here.iter().map(ToString::to_string).collect();
-                return Err(NoAddress::Unchosen(ip, listed.join(", ")));
+                return Err(LocationError::NotSelected(ip, listed.join(", ")));
             }
         };
         Ok(Self { port, at })
     }
 
-    /// Whether it is said to be at this address of a chosen interface.
-    pub(super) fn has(&self, ip: IpAddr) -> bool {
+    /// Whether the address of a selected interface is published.
+    pub(super) fn includes(&self, ip: IpAddr) -> bool {
         match self.at {
-            LocationKind::One(one) => ip == one,
-            // Whoever is at the end of this road is not there either; but a record has to have some address.
+            LocationKind::Address(one) => ip == one,
+            // For `Beyond` the address is wrong, but a service must have some; readers use the TXT
+            // record.
             LocationKind::Interfaces { v6: false } => ip.is_ipv4(),
-            LocationKind::Interfaces { v6: true } | LocationKind::Beyond(_) => {
+            LocationKind::Interfaces { v6: true } | LocationKind::External(_) => {
                 ip.is_ipv4() || !needs_scope(ip)
             }
         }
     }
 
-    /// Where it is, if that is not where its host is.
-    pub(super) fn beyond(&self) -> Option<SocketAddr> {
+    /// The address in the TXT record, if the worker is on another host.
+    pub(super) fn external_address(&self) -> Option<SocketAddr> {
         match self.at {
-            LocationKind::Beyond(ip) => Some(SocketAddr::new(ip, self.port)),
+            LocationKind::External(ip) => Some(SocketAddr::new(ip, self.port)),
             _ => None,
         }
     }
 }
 
-/// Where to call a worker that is said to be there. Each address is said with whether it was heard from this very machine. One that is in use is
-/// kept; else it is one of the old kind, if there is one.
-pub(super) fn believed(
+/// The address to call a published worker at. Each address comes with whether it was received from
+/// this machine. The address in use is kept; otherwise an IPv4 one is preferred.
+pub(super) fn select_address(
     said: impl IntoIterator<Item = (IpAddr, bool)>,
     port: u16,
     beyond: Option<SocketAddr>,
@@ -153,28 +153,28 @@ pub(super) fn believed(
     if port == 0 || said.len() > MANY {
         return None;
     }
-    said.retain(|(ip, is_from_here)| is_reachable(*ip, *is_from_here));
+    said.retain(|(ip, is_local)| is_reachable(*ip, *is_local));
     let places = said
         .into_iter()
         .map(|(ip, _)| SocketAddr::new(ip.to_canonical(), port));
-    // Those of the old kind sort first.
+    // IPv4 addresses sort first.
     places.min_by_key(|place| (in_use != Some(*place), *place))
 }
 
-/// Whether an address means the same place to whoever reads it. To itself each machine is at its own loopback; so who says that he is there
-/// has to be this machine.
-fn is_reachable(ip: IpAddr, is_from_here: bool) -> bool {
+/// Whether an address means the same host to its reader. A loopback address means the reader's own
+/// machine, so it must come from this machine.
+fn is_reachable(ip: IpAddr, is_local: bool) -> bool {
     // `::ffff:127.0.0.1` is 127.0.0.1.
     let ip = ip.to_canonical();
     let is_nowhere = match ip {
         IpAddr::V4(ip) => ip.octets()[0] == 0 || ip.is_broadcast() || ip.octets()[0] >= 240,
         IpAddr::V6(ip) => ip.is_unspecified() || needs_scope(ip.into()),
     };
-    !is_nowhere && !ip.is_multicast() && (is_from_here || !ip.is_loopback())
+    !is_nowhere && !ip.is_multicast() && (is_local || !ip.is_loopback())
 }
 
-/// Whether an address means nothing without the interface that it is at. What is said of workers is passed on, to other processes and machines, where
-/// interfaces have other numbers; and no certificate can name such an address.
+/// Whether the address needs a scope id (IPv6 link-local). Addresses are passed on to other
+/// processes and machines, where interface numbers differ, and no certificate can contain a scope.
 pub(super) fn needs_scope(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
@@ -188,18 +188,24 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_where_its_interfaces_are_or_where_it_says() {
+    fn location_follows_the_interfaces_or_the_literal() {
         let here = [ip("10.0.0.1"), ip("fd00::1"), ip("fe80::1")];
         let of = |address: &str| {
-            AdvertisedLocation::of(address, None, &here).map(|place| (place.port, place.at))
+            AdvertisedLocation::resolve(address, None, &here).map(|place| (place.port, place.at))
         };
         assert_eq!(
             of("0.0.0.0:7"),
             Ok((7, LocationKind::Interfaces { v6: false }))
         );
         assert_eq!(of("[::]:7"), Ok((7, LocationKind::Interfaces { v6: true })));
-        assert_eq!(of("10.0.0.1:7"), Ok((7, LocationKind::One(ip("10.0.0.1")))));
-        assert_eq!(of("[fd00::1]:7"), Ok((7, LocationKind::One(ip("fd00::1")))));
+        assert_eq!(
+            of("10.0.0.1:7"),
+            Ok((7, LocationKind::Address(ip("10.0.0.1"))))
+        );
+        assert_eq!(
+            of("[fd00::1]:7"),
+            Ok((7, LocationKind::Address(ip("fd00::1"))))
+        );
         for hidden in [
             "unix:/run/x",
             "unix-abstract:x",
@@ -207,27 +213,30 @@ mod tests {
             "[::1]:7",
             "0.0.0.0:0",
         ] {
-            assert_eq!(of(hidden), Err(NoAddress::Here(hidden.into())));
+            assert_eq!(of(hidden), Err(LocationError::Unreachable(hidden.into())));
         }
         assert_eq!(
             of("host.example:7"),
-            Err(NoAddress::Name("host.example:7".into()))
+            Err(LocationError::HostName("host.example:7".into()))
         );
-        assert!(matches!(of("10.0.0.2:7"), Err(NoAddress::Unchosen(..))));
-        // Who chooses the loopback means it.
-        let place = AdvertisedLocation::of("127.0.0.1:7", None, &[ip("127.0.0.1")]);
+        assert!(matches!(
+            of("10.0.0.2:7"),
+            Err(LocationError::NotSelected(..))
+        ));
+        // A selected loopback is intended.
+        let place = AdvertisedLocation::resolve("127.0.0.1:7", None, &[ip("127.0.0.1")]);
         assert_eq!(
             place,
             Ok(AdvertisedLocation {
                 port: 7,
-                at: LocationKind::One(ip("127.0.0.1"))
+                at: LocationKind::Address(ip("127.0.0.1"))
             })
         );
 
         let literal = |text: &str| {
-            AdvertisedLocation::of(
+            AdvertisedLocation::resolve(
                 "0.0.0.0:7",
-                Some(AdvertisedHost::read(text).unwrap()),
+                Some(AdvertisedHost::parse(text).unwrap()),
                 &here,
             )
             .unwrap()
@@ -236,21 +245,21 @@ mod tests {
             literal("10.0.0.1"),
             AdvertisedLocation {
                 port: 7,
-                at: LocationKind::One(ip("10.0.0.1"))
+                at: LocationKind::Address(ip("10.0.0.1"))
             }
         );
         assert_eq!(
             literal("192.0.2.1:80"),
             AdvertisedLocation {
                 port: 80,
-                at: LocationKind::Beyond(ip("192.0.2.1"))
+                at: LocationKind::External(ip("192.0.2.1"))
             }
         );
         assert_eq!(
-            literal("192.0.2.1").beyond(),
+            literal("192.0.2.1").external_address(),
             Some("192.0.2.1:7".parse().unwrap())
         );
-        assert_eq!(literal("10.0.0.1").beyond(), None);
+        assert_eq!(literal("10.0.0.1").external_address(), None);
         for wrong in [
             "",
             "host",
@@ -263,17 +272,17 @@ mod tests {
             "224.0.0.1",
         ] {
             assert_eq!(
-                AdvertisedHost::read(wrong),
-                Err(NoAddress::Literal(wrong.into())),
+                AdvertisedHost::parse(wrong),
+                Err(LocationError::InvalidLiteral(wrong.into())),
                 "{wrong}"
             );
         }
     }
 
     #[test]
-    fn only_what_others_can_use_is_said() {
+    fn only_usable_addresses_are_published() {
         let all = ["10.0.0.1", "fd00::1", "fe80::1"].map(ip);
-        let said = |at: LocationKind| all.map(|ip| AdvertisedLocation { port: 7, at }.has(ip));
+        let said = |at: LocationKind| all.map(|ip| AdvertisedLocation { port: 7, at }.includes(ip));
         assert_eq!(
             said(LocationKind::Interfaces { v6: true }),
             [true, true, false]
@@ -282,17 +291,17 @@ mod tests {
             said(LocationKind::Interfaces { v6: false }),
             [true, false, false]
         );
-        assert_eq!(said(LocationKind::One(all[1])), [false, true, false]);
+        assert_eq!(said(LocationKind::Address(all[1])), [false, true, false]);
         assert_eq!(
-            said(LocationKind::Beyond(ip("192.0.2.1"))),
+            said(LocationKind::External(ip("192.0.2.1"))),
             [true, true, false]
         );
     }
 
     #[test]
-    fn what_cannot_be_meant_is_not_believed() {
+    fn unusable_addresses_are_ignored() {
         let one =
-            |text: &str, is_from_here: bool| believed([(ip(text), is_from_here)], 7, None, None);
+            |text: &str, is_local: bool| select_address([(ip(text), is_local)], 7, None, None);
         for good in ["10.0.0.1", "169.254.3.4", "fd00::1", "2001:db8::1"] {
             assert_eq!(one(good, false), Some(SocketAddr::new(ip(good), 7)));
         }
@@ -315,9 +324,12 @@ mod tests {
             assert_eq!(one(bad, false), None, "{bad}");
         }
         assert_eq!(one("127.0.0.1", true), Some("127.0.0.1:7".parse().unwrap()));
-        assert_eq!(believed([(ip("10.0.0.1"), false)], 0, None, None), None);
+        assert_eq!(
+            select_address([(ip("10.0.0.1"), false)], 0, None, None),
+            None
+        );
         let beyond = |text: &str| {
-            believed(
+            select_address(
                 [(ip("10.0.0.1"), true)],
                 7,
                 Some(text.parse().unwrap()),
@@ -337,24 +349,24 @@ mod tests {
             assert_eq!(beyond(bad), None, "{bad}");
         }
         let flood = (0..100).map(|n| (IpAddr::from([10, 0, 0, n]), false));
-        assert_eq!(believed(flood, 7, None, None), None);
+        assert_eq!(select_address(flood, 7, None, None), None);
     }
 
     #[test]
-    fn an_address_that_is_in_use_is_kept() {
+    fn address_in_use_is_kept() {
         let two = [(ip("fd00::1"), false), (ip("10.0.0.2"), false)];
-        let first = believed(two, 7, None, None);
+        let first = select_address(two, 7, None, None);
         assert_eq!(first, Some("10.0.0.2:7".parse().unwrap()));
         let three = || two.into_iter().chain([(ip("10.0.0.1"), false)]);
-        assert_eq!(believed(three(), 7, None, first), first);
+        assert_eq!(select_address(three(), 7, None, first), first);
         assert_eq!(
-            believed(three(), 7, None, None),
+            select_address(three(), 7, None, None),
             Some("10.0.0.1:7".parse().unwrap())
         );
         assert_eq!(
-            believed(three(), 8, None, first),
+            select_address(three(), 8, None, first),
             Some("10.0.0.1:8".parse().unwrap()),
-            "it is another now"
+            "the port has changed"
         );
     }
 }

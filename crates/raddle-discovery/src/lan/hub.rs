@@ -1,7 +1,7 @@
-//! The one place where a process speaks mDNS for a namespace: what it publishes, and what it has heard.
+//! mDNS for one namespace in this process: publishing and browsing.
 //!
-//! `mdns-sd` has a thread that sends and receives; another, here, keeps what it tells. Neither needs a runtime: a program that blocks its own for a
-//! while is still there for others.
+//! `mdns-sd` has a thread that sends and receives; a second thread, here, processes its events.
+//! Neither needs an async runtime, so a program that blocks its own stays visible to others.
 
 use std::{
     collections::BTreeMap,
@@ -27,43 +27,43 @@ use super::{
 };
 use crate::{WorkerMetadata, WorkerUid};
 
-/// How often a worker gives a sign of life. One that was cut off is back so soon after it is not.
-const BEAT: Duration = Duration::from_secs(4);
-/// How long it may be silent: three signs in a row may be lost.
+/// Announcement interval. A worker that was disconnected is back this soon after its network is.
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(4);
+/// How long a worker may be silent: three announcements in a row may be lost.
 pub(super) const TTL: Duration = Duration::from_secs(15);
-/// How often it is looked who was silent for too long. It is found out so much later, at most.
-const LOOK: Duration = Duration::from_millis(500);
-/// How often it is looked whether interfaces have come or gone.
-const INTERFACES: u32 = 1;
-/// How long a worker that could not be reached has to say that it is there. It is asked twice, a second apart.
-const ANSWER: Duration = Duration::from_secs(3);
-/// How long the end of everything may take: for a last word to those who listen.
-const FAREWELL: Duration = Duration::from_millis(200);
+/// How often silent workers are checked for; adds to the time until one is missed.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often interface changes are checked for, in seconds.
+const INTERFACE_CHECK_SECS: u32 = 1;
+/// How long an unreachable worker has to answer. It is asked twice, a second apart.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the shutdown may take, for goodbye packets.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Speaks mDNS. When it is dropped, all that it has published is taken back.
+/// Publishes and browses. Dropping it withdraws everything that it has published.
 pub(super) struct MdnsHub(Arc<HubState>);
 
-/// What the thread knows as well.
+/// State shared with the thread.
 pub(super) struct HubState {
     pub(super) namespace: String,
-    choice: InterfaceFilter,
+    filter: InterfaceFilter,
     state: Mutex<MdnsState>,
-    /// Tells that something was heard.
-    news: watch::Sender<()>,
+    /// Notified when the known workers change.
+    changes: watch::Sender<()>,
     has_ended: AtomicBool,
 }
 
 pub(super) struct MdnsState {
-    /// Replaced when it has heard too much.
+    /// Replaced after a flood of records.
     pub(super) daemon: ServiceDaemon,
-    pub(super) seen: ServiceCache,
+    pub(super) cache: ServiceCache,
     published: BTreeMap<WorkerUid, PublishedService>,
-    /// None until the first subscription.
-    listening: Option<BrowseState>,
+    /// `None` until the first subscription.
+    browse: Option<BrowseState>,
     thread: Option<Thread>,
 }
 
-/// The question who is there.
+/// A running browse query.
 struct BrowseState {
     since: Instant,
     answers: Receiver<ServiceEvent>,
@@ -71,56 +71,56 @@ struct BrowseState {
 
 struct PublishedService {
     worker: WorkerMetadata,
-    place: AdvertisedLocation,
-    beat: u64,
+    location: AdvertisedLocation,
+    count: u64,
     due: Instant,
 }
 
 impl MdnsHub {
-    /// Begins to speak at the chosen interfaces, and nowhere else.
-    pub(super) fn new(namespace: &str, choice: InterfaceFilter) -> io::Result<Self> {
-        let daemon = speak(&choice)?;
+    /// Starts mDNS on the chosen interfaces only.
+    pub(super) fn new(namespace: &str, filter: InterfaceFilter) -> io::Result<Self> {
+        let daemon = start_daemon(&filter)?;
         let state = MdnsState {
             daemon,
-            seen: ServiceCache::default(),
+            cache: ServiceCache::default(),
             published: BTreeMap::new(),
-            listening: None,
+            browse: None,
             thread: None,
         };
         let shared = Arc::new(HubState {
             namespace: namespace.to_owned(),
-            choice,
+            filter,
             state: Mutex::new(state),
-            news: watch::Sender::default(),
+            changes: watch::Sender::default(),
             has_ended: AtomicBool::new(false),
         });
-        let kept = Arc::clone(&shared);
+        let thread_state = Arc::clone(&shared);
         // Ends with the hub.
         let thread = thread::Builder::new()
             .name("lan-discovery".into())
-            .spawn(move || kept.keep())?;
+            .spawn(move || thread_state.run())?;
         shared.state().thread = Some(thread.thread().clone());
         Ok(Self(shared))
     }
 
-    /// Says that a worker is there, or something else of one.
+    /// Publishes or updates a worker.
     pub(super) fn publish(
         &self,
         worker: WorkerMetadata,
-        place: AdvertisedLocation,
+        location: AdvertisedLocation,
     ) -> Result<(), String> {
-        // Each is another, also than those of a process before this one.
+        // Counts from the current time, so that a count differs from those of a former process.
         let since = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        let (uid, beat) = (worker.uid, since.as_millis() as u64);
+        let (uid, count) = (worker.uid, since.as_millis() as u64);
         let mut published = PublishedService {
             worker,
-            place,
-            beat,
+            location,
+            count,
             due: Instant::now(),
         };
-        // If it does not fit, it is not tried again and again.
+        // Check the size once, instead of failing in each announcement.
         published.texts(&self.0.namespace)?;
         let mut state = self.0.state();
         self.0.announce(&state.daemon, &mut published);
@@ -128,51 +128,54 @@ impl MdnsHub {
         Ok(())
     }
 
-    /// Takes back what was said of a worker. Returns what tells that it was.
-    pub(super) fn take_back(&self, uid: WorkerUid) -> Option<Receiver<mdns_sd::UnregisterStatus>> {
+    /// Withdraws a worker. Returns a receiver that fires when the goodbye was sent.
+    pub(super) fn unpublish(&self, uid: WorkerUid) -> Option<Receiver<mdns_sd::UnregisterStatus>> {
         let mut state = self.0.state();
         state.published.remove(&uid)?;
         state
             .daemon
-            .unregister(&record::name(uid))
-            .inspect_err(|error| not_sent(uid, error))
+            .unregister(&record::service_name(uid))
+            .inspect_err(|error| log_send_error(uid, error))
             .ok()
     }
 
-    /// Asks a worker whether it is there, if that was not done just now. If it does not answer, it is gone.
+    /// Queries a worker, unless that was done just now. Without an answer the worker is gone.
     pub(super) fn request_recheck(&self, uid: WorkerUid) {
         let mut state = self.0.state();
-        if state.seen.request_recheck(uid, Instant::now()) {
-            debug!(worker = %uid, "is asked whether it is there");
-            if let Err(error) = state.daemon.verify(record::name(uid), ANSWER) {
-                not_sent(uid, &error);
+        if state.cache.request_recheck(uid, Instant::now()) {
+            debug!(worker = %uid, "querying a worker that could not be reached");
+            if let Err(error) = state
+                .daemon
+                .verify(record::service_name(uid), QUERY_TIMEOUT)
+            {
+                log_send_error(uid, &error);
             }
         }
     }
 
-    /// Begins to ask who is there, unless that was done. Returns since when it is asked.
-    pub(super) fn listen(&self) -> io::Result<Instant> {
+    /// Starts browsing, if that was not done. Returns when it was started.
+    pub(super) fn start_browsing(&self) -> io::Result<Instant> {
         let mut state = self.0.state();
-        if let Some(listening) = &state.listening {
-            return Ok(listening.since);
+        if let Some(browse) = &state.browse {
+            return Ok(browse.since);
         }
         let (since, answers) = (
             Instant::now(),
             state.daemon.browse(SERVICE).map_err(io::Error::other)?,
         );
-        state.listening = Some(BrowseState { since, answers });
+        state.browse = Some(BrowseState { since, answers });
         state.thread.iter().for_each(Thread::unpark);
         Ok(since)
     }
 
-    /// Who is there, as far as is known.
+    /// The known workers.
     pub(super) fn workers(&self) -> Vec<WorkerMetadata> {
-        self.0.state().seen.workers().collect()
+        self.0.state().cache.workers().collect()
     }
 
-    /// Tells that something was heard.
-    pub(super) fn news(&self) -> watch::Receiver<()> {
-        self.0.news.subscribe()
+    /// Notified when the known workers change.
+    pub(super) fn subscribe_changes(&self) -> watch::Receiver<()> {
+        self.0.changes.subscribe()
     }
 }
 
@@ -181,38 +184,38 @@ impl HubState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answers to the question who is there, if it is asked.
+    /// The events of the browse query, if it was started.
     pub(super) fn answers(&self) -> Option<Receiver<ServiceEvent>> {
         self.state()
-            .listening
+            .browse
             .as_ref()
-            .map(|listening| listening.answers.clone())
+            .map(|browse| browse.answers.clone())
     }
 
-    /// Something was heard.
-    pub(super) fn tell(&self) {
-        self.news.send_replace(());
+    /// Notifies subscribers.
+    pub(super) fn notify_changes(&self) {
+        self.changes.send_replace(());
     }
 
-    /// The thread: gives signs of life, hears those of others, and misses them.
-    fn keep(&self) {
+    /// The thread: announces our workers, and tracks those of others.
+    fn run(&self) {
         let mut listener = MdnsListener::default();
         while !self.has_ended.load(Ordering::Acquire) {
-            listener.hear(self, Instant::now() + LOOK);
+            listener.receive(self, Instant::now() + CHECK_INTERVAL);
             let now = Instant::now();
-            self.beat(now);
-            let is_news = self.state().seen.expire(now);
-            if is_news {
-                self.tell();
+            self.renew_announcements(now);
+            let has_changed = self.state().cache.expire(now);
+            if has_changed {
+                self.notify_changes();
             }
-            if listener.is_too_much(self, now) {
-                self.start_anew(now);
+            if listener.needs_restart(self, now) {
+                self.restart_daemon(now);
             }
         }
     }
 
-    /// Gives signs of life of those whose time it is.
-    fn beat(&self, now: Instant) {
+    /// Renews the announcements that are due.
+    fn renew_announcements(&self, now: Instant) {
         let mut state = self.state();
         let MdnsState {
             daemon, published, ..
@@ -221,47 +224,53 @@ impl HubState {
             .values_mut()
             .filter(|published| published.due <= now)
         {
-            published.beat += 1;
+            published.count += 1;
             self.announce(daemon, published);
         }
     }
 
-    /// Says that a worker is there. If it cannot be said now, it is soon.
+    /// Announces a worker. If that fails, tries again soon.
     fn announce(&self, daemon: &ServiceDaemon, published: &mut PublishedService) {
         let uid = published.worker.uid;
         let announced = published
-            .service(&self.namespace, &self.choice)
+            .service(&self.namespace, &self.filter)
             .and_then(|service| daemon.register(service));
-        published.due = Instant::now() + if announced.is_ok() { BEAT } else { LOOK };
+        published.due = Instant::now()
+            + if announced.is_ok() {
+                ANNOUNCE_INTERVAL
+            } else {
+                CHECK_INTERVAL
+            };
         if let Err(error) = announced {
-            not_sent(uid, &error);
+            log_send_error(uid, &error);
         }
     }
 
-    /// Forgets all that was heard on the network, and hears it again. Those who hear of what is published here do not notice.
-    fn start_anew(&self, now: Instant) {
-        let fresh = match speak(&self.choice) {
+    /// Replaces the daemon, which drops its records; those that are still valid are received again.
+    /// Other hosts do not notice.
+    fn restart_daemon(&self, now: Instant) {
+        let fresh = match start_daemon(&self.filter) {
             Ok(fresh) => fresh,
-            Err(error) => return warn!(%error, "cannot begin anew to listen on the network"),
+            Err(error) => return warn!(%error, "cannot restart mDNS"),
         };
         let mut state = self.state();
         let old = std::mem::replace(&mut state.daemon, fresh);
-        // Without interfaces it takes nothing back.
+        // Without interfaces the old daemon sends no goodbyes.
         if old.disable_interface(IfKind::All).is_ok() {
             let _ = old.shutdown();
         }
-        state.seen.confirm(now + TTL);
+        state.cache.require_confirmation(now + TTL);
         let MdnsState {
             daemon,
             published,
-            listening,
+            browse,
             ..
         } = &mut *state;
-        if let Some(listening) = listening {
+        if let Some(browse) = browse {
             match daemon.browse(SERVICE) {
-                Ok(answers) => listening.answers = answers,
-                // The answers before have come to an end, which is a reason to begin anew.
-                Err(error) => debug!(%error, "cannot ask who is on the network"),
+                Ok(answers) => browse.answers = answers,
+                // The old receiver is disconnected, which causes another restart.
+                Err(error) => debug!(%error, "cannot browse the network for workers"),
             }
         }
         published
@@ -270,50 +279,53 @@ impl HubState {
     }
 }
 
-/// Begins to speak mDNS at these interfaces. It begins with all of them, but without a word: what is said is said after they were chosen.
-fn speak(choice: &InterfaceFilter) -> io::Result<ServiceDaemon> {
+/// Starts a daemon on these interfaces. It starts on all of them, but sends nothing before they are
+/// chosen.
+fn start_daemon(filter: &InterfaceFilter) -> io::Result<ServiceDaemon> {
     let begin = || {
         let daemon = ServiceDaemon::new()?;
         daemon.disable_interface(IfKind::All)?;
-        let choice = choice.clone();
+        let filter = filter.clone();
         daemon.enable_interface(IfKind::Predicate(IfPredicate::new(move |one| {
-            choice.takes(&one.name, one.ip())
+            filter.matches(&one.name, one.ip())
         })))?;
-        daemon.set_ip_check_interval(INTERFACES)?;
+        daemon.set_ip_check_interval(INTERFACE_CHECK_SECS)?;
         Ok(daemon)
     };
     begin().map_err(|error: mdns_sd::Error| io::Error::other(error))
 }
 
-fn not_sent(uid: WorkerUid, error: &mdns_sd::Error) {
-    debug!(worker = %uid, %error, "something could not be said of a worker on the network");
+fn log_send_error(uid: WorkerUid, error: &mdns_sd::Error) {
+    debug!(worker = %uid, %error, "cannot send mDNS packets for a worker");
 }
 
 impl PublishedService {
     fn texts(&self, namespace: &str) -> Result<Vec<(String, String)>, String> {
-        record::write(
+        record::encode(
             &self.worker,
             namespace,
-            self.place.beyond(),
+            self.location.external_address(),
             &LivenessRecord {
-                count: self.beat,
+                count: self.count,
                 ttl: TTL,
             },
         )
     }
 
-    /// The same as a service, with a host of its own. Nobody else can have its name, so that nobody is asked who does.
-    fn service(&self, namespace: &str, choice: &InterfaceFilter) -> mdns_sd::Result<ServiceInfo> {
+    /// The DNS-SD service of the worker, with its own host name. The uid is unique, so the name
+    /// needs no probing.
+    fn service(&self, namespace: &str, filter: &InterfaceFilter) -> mdns_sd::Result<ServiceInfo> {
         let texts = self.texts(namespace).map_err(mdns_sd::Error::Msg)?;
         let name = self.worker.uid.to_string();
         let host = format!("{name}.local.");
-        let mut service = ServiceInfo::new(SERVICE, &name, &host, (), self.place.port, &texts[..])?
-            .enable_addr_auto();
+        let mut service =
+            ServiceInfo::new(SERVICE, &name, &host, (), self.location.port, &texts[..])?
+                .enable_addr_auto();
         service.set_requires_probe(false);
-        let (choice, place) = (choice.clone(), self.place);
-        let is_said = move |name: &str, ip| choice.takes(name, ip) && place.has(ip);
+        let (filter, location) = (filter.clone(), self.location);
+        let is_published = move |name: &str, ip| filter.matches(name, ip) && location.includes(ip);
         service.set_interfaces(vec![IfKind::Predicate(IfPredicate::new(move |one| {
-            is_said(&one.name, one.ip())
+            is_published(&one.name, one.ip())
         }))]);
         Ok(service)
     }
@@ -327,8 +339,8 @@ impl Drop for MdnsHub {
         state.thread.iter().for_each(Thread::unpark);
         drop(state);
         if let Ok(ending) = ending {
-            // What is published is taken back before this is told.
-            let _ = ending.recv_timeout(FAREWELL);
+            // The daemon sends goodbyes before it reports the shutdown.
+            let _ = ending.recv_timeout(SHUTDOWN_TIMEOUT);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is heard on the network, and when that is too much.
+//! Processes browse events, and detects floods of records.
 
 use std::{
     cell::LazyCell,
@@ -9,32 +9,32 @@ use std::{
 use mdns_sd::{RecvTimeoutError, ResolvedService, ScopedIp, ServiceEvent};
 use tracing::{debug, warn};
 
-use super::{advertised_location::believed, hub::HubState, interfaces, record};
+use super::{advertised_location::select_address, hub::HubState, interfaces, record};
 
-/// So many records are kept of the network, of whatever kind: `mdns-sd` itself has no bound, and keeps some for ever. All workers that are kept have not
-/// a quarter of that.
-const RECORDS: i64 = 40_000;
-/// How often it is counted.
-const COUNT: Duration = Duration::from_secs(1);
-/// How often it is begun anew, at most.
-const ANEW: Duration = Duration::from_secs(2);
+/// Limit on records that `mdns-sd` keeps, of any kind: the crate has no limit of its own, and never
+/// drops some of them. The largest number of workers needs less than a quarter.
+const MAX_RECORDS: i64 = 40_000;
+/// How often records are counted.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest time between two restarts.
+const RESTART_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Hears what is said on the network, if it is asked who is there.
+/// Processes browse events.
 #[derive(Default)]
 pub(super) struct MdnsListener {
-    /// More was said than could be heard.
+    /// Events were lost.
     has_missed: bool,
     counted: Option<Instant>,
-    began_anew: Option<Instant>,
+    restarted: Option<Instant>,
 }
 
 impl MdnsListener {
-    /// Hears what is said until then, or until there is something else to do.
-    pub(super) fn hear(&mut self, hub: &HubState, until: Instant) {
+    /// Processes events until then, or waits if there is no query.
+    pub(super) fn receive(&mut self, hub: &HubState, until: Instant) {
         if let Some(answers) = hub.answers() {
             loop {
                 match answers.recv_deadline(until) {
-                    Ok(event) => note(hub, event),
+                    Ok(event) => handle_event(hub, event),
                     Err(RecvTimeoutError::Timeout) => return,
                     Err(RecvTimeoutError::Disconnected) => break self.has_missed = true,
                 }
@@ -43,18 +43,25 @@ impl MdnsListener {
         thread::park_timeout(until.saturating_duration_since(Instant::now()));
     }
 
-    /// Whether so much is said on the network that it has to be forgotten.
-    pub(super) fn is_too_much(&mut self, hub: &HubState, now: Instant) -> bool {
-        if self.began_anew.is_some_and(|began| now < began + ANEW) {
+    /// Whether the daemon must be restarted, because of lost events or too many records.
+    pub(super) fn needs_restart(&mut self, hub: &HubState, now: Instant) -> bool {
+        if self
+            .restarted
+            .is_some_and(|began| now < began + RESTART_INTERVAL)
+        {
             return false;
         }
-        if !self.has_missed && self.counted.is_none_or(|counted| now >= counted + COUNT) {
+        if !self.has_missed
+            && self
+                .counted
+                .is_none_or(|counted| now >= counted + COUNT_INTERVAL)
+        {
             self.counted = Some(now);
-            let records = records(hub);
-            if records > RECORDS {
+            let records = count_records(hub);
+            if records > MAX_RECORDS {
                 warn!(
                     records,
-                    "a flood of records on the network: all are forgotten, and heard again"
+                    "flood of mDNS records: dropping all and collecting them again"
                 );
                 self.has_missed = true;
             }
@@ -62,17 +69,17 @@ impl MdnsListener {
         if !self.has_missed {
             return false;
         }
-        (self.has_missed, self.began_anew) = (false, Some(now));
+        (self.has_missed, self.restarted) = (false, Some(now));
         true
     }
 }
 
-/// How many records are kept of the network.
-fn records(hub: &HubState) -> i64 {
+/// Number of records that the daemon keeps.
+fn count_records(hub: &HubState) -> i64 {
     let asked = hub.state().daemon.get_metrics();
     let metrics = asked
         .ok()
-        .and_then(|answer| answer.recv_timeout(COUNT).ok())
+        .and_then(|answer| answer.recv_timeout(COUNT_INTERVAL).ok())
         .unwrap_or_default();
     metrics
         .iter()
@@ -81,75 +88,78 @@ fn records(hub: &HubState) -> i64 {
         .sum()
 }
 
-fn note(hub: &HubState, event: ServiceEvent) {
-    let is_news = match event {
+fn handle_event(hub: &HubState, event: ServiceEvent) {
+    let has_changed = match event {
         ServiceEvent::ServiceResolved(service) => {
-            let said = read(hub, &service).inspect_err(|error| {
+            let outcome = record_service(hub, &service).inspect_err(|error| {
                 debug!(
-                    name = shown(&service.fullname),
-                    error, "a record on the network is not believed"
+                    name = escape_text(&service.fullname),
+                    error, "ignoring an invalid record on the network"
                 );
             });
-            match said {
-                Ok(Some(is_news)) => is_news,
-                // What was believed before is not what it says now.
-                _ => record::uid(&service.fullname).is_some_and(|uid| hub.state().seen.lose(uid)),
+            match outcome {
+                Ok(Some(has_changed)) => has_changed,
+                // The record is no longer valid, so neither is the worker.
+                _ => record::parse_service_name(&service.fullname)
+                    .is_some_and(|uid| hub.state().cache.remove(uid)),
             }
         }
         ServiceEvent::ServiceRemoved(_, name) => {
-            record::uid(&name).is_some_and(|uid| hub.state().seen.lose(uid))
+            record::parse_service_name(&name).is_some_and(|uid| hub.state().cache.remove(uid))
         }
         ServiceEvent::SearchStarted(where_to) if where_to.contains(" on 0 interfaces") => {
-            debug!(
-                "there is no interface to find workers at, or another program has the port of mDNS for itself"
-            );
+            debug!("no usable interface, or another program has exclusive use of the mDNS port");
             false
         }
         _ => false,
     };
-    if is_news {
-        hub.tell();
+    if has_changed {
+        hub.notify_changes();
     }
 }
 
-/// Reads what is said of a worker. Returns whether that is news; `None` if it is of another namespace.
-fn read(hub: &HubState, service: &ResolvedService) -> Result<Option<bool>, String> {
+/// Decodes a service, and records it. Returns whether the known workers have changed; `None` if it
+/// is of another namespace.
+fn record_service(hub: &HubState, service: &ResolvedService) -> Result<Option<bool>, String> {
     let texts = service
         .txt_properties
         .iter()
         .map(|text| (text.key(), text.val()));
-    let Some(mut said) = record::read(&service.fullname, &hub.namespace, texts)? else {
+    let Some(mut record) = record::decode(&service.fullname, &hub.namespace, texts)? else {
         return Ok(None);
     };
-    // The system is asked once at most, and nothing waits for that.
-    let loopbacks: LazyCell<Vec<String>> = LazyCell::new(interfaces::loopbacks);
+    // Lazy, so that the system is asked at most once per service.
+    let loopbacks: LazyCell<Vec<String>> = LazyCell::new(interfaces::loopback_names);
     let addresses = service
         .addresses
         .iter()
-        .map(|address| (address.to_ip_addr(), is_from_here(address, &loopbacks)));
+        .map(|address| (address.to_ip_addr(), is_local(address, &loopbacks)));
     let addresses: Vec<_> = addresses.collect();
     let mut state = hub.state();
-    let place = believed(
+    let address = select_address(
         addresses,
         service.port,
-        said.address,
-        state.seen.place(said.worker.uid),
+        record.address,
+        state.cache.address(record.worker.uid),
     );
-    let place = place.ok_or("its place is not what it should be")?;
-    said.worker.address = place.to_string();
-    said.worker.check().map_err(|error| error.to_string())?;
-    let (was_full, is_news) = (
-        state.seen.is_full,
-        state.seen.hear(said, place, Instant::now()),
+    let address = address.ok_or("its address is not usable")?;
+    record.worker.address = address.to_string();
+    record
+        .worker
+        .validate()
+        .map_err(|error| error.to_string())?;
+    let (was_full, has_changed) = (
+        state.cache.is_full,
+        state.cache.record(record, address, Instant::now()),
     );
-    if state.seen.is_full && !was_full {
-        warn!("there are more workers on the network than are kept: some are not heard of");
+    if state.cache.is_full && !was_full {
+        warn!("too many workers on the network: ignoring further ones");
     }
-    Ok(Some(is_news))
+    Ok(Some(has_changed))
 }
 
-/// Whether a loopback address was heard on the loopback, and not from another machine.
-fn is_from_here(address: &ScopedIp, loopbacks: &LazyCell<Vec<String>>) -> bool {
+/// Whether a loopback address was received on the loopback, and not from another machine.
+fn is_local(address: &ScopedIp, loopbacks: &LazyCell<Vec<String>>) -> bool {
     address.is_loopback()
         && match address {
             ScopedIp::V4(address) => address
@@ -161,8 +171,8 @@ fn is_from_here(address: &ScopedIp, loopbacks: &LazyCell<Vec<String>>) -> bool {
         }
 }
 
-/// A part of what others have written, for the log.
-fn shown(text: &str) -> String {
+/// Escapes and shortens text of others, for the log.
+fn escape_text(text: &str) -> String {
     text.chars()
         .take(80)
         .flat_map(char::escape_default)

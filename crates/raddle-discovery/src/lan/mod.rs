@@ -1,11 +1,13 @@
-//! The workers on the same network, in whatever machine they run: DNS-SD over mDNS, with nobody who serves it.
+//! LAN discovery: the workers on the same network, by DNS-SD over mDNS, without a server.
 //!
-//! Each worker is an instance of the service `_raddle._tcp`, by the name of its uid. Its SRV and address records say where it is, its TXT record says what
-//! else there is to know. What is heard comes from anybody: it is a hint whom to *try*, and never a reason to trust. `docs/how-to/discovery.md` has the form
-//! of the records, for those who write their own.
+//! Each worker is an instance of the service `_raddle._tcp`, named by its uid. Its SRV and address
+//! records have its location, its TXT record the other metadata. Records come from any host: they
+//! tell which workers to *try*, and never whom to trust. `docs/how-to/discovery.md` has the format,
+//! for other implementations.
 //!
-//! `mdns-sd` sends and receives. What it does not do is done here: a worker that dies without a word is missed after seconds and not after minutes,
-//! since it gives signs of life; a flood of records takes no more memory than there is room for.
+//! `mdns-sd` sends and receives. This module adds: liveness records, so that a worker that dies
+//! silently is missed after seconds instead of minutes; and bounded memory under a flood of
+//! records.
 
 mod advertised_location;
 mod hub;
@@ -33,14 +35,15 @@ use super::{
 };
 use crate::WorkerMetadata;
 
-/// How long those who are there have to say so when somebody begins to listen, at least.
-const SETTLE: Duration = Duration::from_millis(300);
-/// How long, at most: who has just spoken may not do so again for a second, and is asked again then.
-const SETTLED: Duration = Duration::from_millis(1500);
-/// Who is heard of after so long without a word may be anybody.
-const QUIET: Duration = Duration::from_millis(150);
-/// How long it may take to say that a worker has gone.
-const GOODBYE: Duration = Duration::from_millis(500);
+/// Shortest time that existing workers have to answer a new subscriber.
+const MIN_SETTLE: Duration = Duration::from_millis(300);
+/// Longest time: a host that has just answered may not do so again for a second, and is then asked
+/// again.
+const MAX_SETTLE: Duration = Duration::from_millis(1500);
+/// After this long without an answer, the first snapshot is complete.
+const QUIET_PERIOD: Duration = Duration::from_millis(150);
+/// How long announcing the end of a worker may take.
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The workers on the same network that were published under one name.
 ///
@@ -49,48 +52,52 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// use raddle_rpc::{WorkerPool, discovery::LanDiscovery, worker::LocalWorker};
 ///
 /// let lan = LanDiscovery::new("math")?.interfaces(["eth0"]);
-/// // Here, and at every other machine on this network.
+/// // On this and every other machine of the network.
 /// let workers = |tags: &_| LocalWorker::new(tags).address_of("0.0.0.0:0").insecure();
 /// let pool = WorkerPool::builder().size(4).worker(workers).publisher(lan.clone()).discovery(lan).start().await?;
 /// # Ok(()) }
 /// ```
 ///
-/// A worker that comes, changes or goes is heard of at once. One that dies without a word is missed after 15 s, or 3 s after somebody could not reach it.
+/// Additions, changes and ends are reported at once. A worker that dies silently is missed after 15
+/// s, or 3 s after a call could not reach it.
 #[derive(Clone)]
 pub struct LanDiscovery {
     namespace: Arc<str>,
-    choice: InterfaceFilter,
+    filter: InterfaceFilter,
     literal: Option<AdvertisedHost>,
-    /// Made when it is first needed.
+    /// Made on first use.
     hub: Arc<Mutex<Option<Arc<MdnsHub>>>>,
 }
 
 impl LanDiscovery {
-    /// One for workers that are published under this name, at all interfaces but the loopback. A name has up to 64 letters, digits, dots, dashes and
-    /// underscores, and does not begin with a dot.
+    /// The workers published under this name, on all interfaces but the loopback. A name has up to
+    /// 64 letters, digits, dots, dashes and underscores, and does not start with a dot.
     pub fn new(namespace: &str) -> Result<Self, DiscoveryError> {
-        namespace::check(namespace)?;
+        namespace::check_namespace(namespace)?;
         Ok(Self {
             namespace: namespace.into(),
-            choice: InterfaceFilter::default(),
+            filter: InterfaceFilter::default(),
             literal: None,
             hub: Arc::default(),
         })
     }
 
-    /// Uses these interfaces alone, by their names or addresses: `eth0`, `10.0.0.1`. The loopback is used if it is named.
+    /// Uses only these interfaces, by name or address: `eth0`, `10.0.0.1`. The loopback is used if
+    /// it is named.
     pub fn interfaces(self, wanted: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
-            choice: InterfaceFilter::of(wanted),
+            filter: InterfaceFilter::new(wanted),
             hub: Arc::default(),
             ..self
         }
     }
 
-    /// Says of the workers that are published that they are there: an IP address, with or without a port. If nothing is said, they are where they
-    /// serve; one that serves everywhere (`0.0.0.0`, `[::]`) is at the addresses of the interfaces that are used, whatever becomes of those.
+    /// Sets the address of published workers: an IP address, with or without a port. Default: the
+    /// address that they listen on; for a wildcard (`0.0.0.0`, `[::]`), the current addresses of
+    /// the used interfaces.
     pub fn advertise(self, address: &str) -> Result<Self, DiscoveryError> {
-        let literal = AdvertisedHost::read(address).map_err(invalid("cannot advertise workers"))?;
+        let literal =
+            AdvertisedHost::parse(address).map_err(invalid("cannot advertise workers"))?;
         Ok(Self {
             literal: Some(literal),
             hub: Arc::default(),
@@ -98,7 +105,7 @@ impl LanDiscovery {
         })
     }
 
-    /// The name that its workers are published under.
+    /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -108,31 +115,31 @@ impl LanDiscovery {
         if let Some(hub) = &*hub {
             return Ok(Arc::clone(hub));
         }
-        let failed = || DiscoveryError::of::<io::Error>("cannot speak to the network");
-        let all = interfaces::all().map_err(failed())?;
-        self.choice.among(&all).map_err(failed())?;
-        let made = Arc::new(MdnsHub::new(&self.namespace, self.choice.clone()).map_err(failed())?);
+        let failed = || DiscoveryError::wrap::<io::Error>("cannot use mDNS");
+        let all = interfaces::list_interfaces().map_err(failed())?;
+        self.filter.select(&all).map_err(failed())?;
+        let made = Arc::new(MdnsHub::new(&self.namespace, self.filter.clone()).map_err(failed())?);
         Ok(Arc::clone(hub.insert(made)))
     }
 
-    fn made(&self) -> Option<Arc<MdnsHub>> {
+    fn existing_hub(&self) -> Option<Arc<MdnsHub>> {
         self.hub
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    /// Where a worker is to be said to be.
-    fn place(&self, worker: &WorkerMetadata) -> Result<AdvertisedLocation, io::Error> {
-        let all = interfaces::all()?;
-        let here: Vec<_> = self
-            .choice
-            .among(&all)?
+    /// The location to publish for a worker.
+    fn location(&self, worker: &WorkerMetadata) -> Result<AdvertisedLocation, io::Error> {
+        let all = interfaces::list_interfaces()?;
+        let addresses: Vec<_> = self
+            .filter
+            .select(&all)?
             .into_iter()
             .map(|one| one.ip)
             .collect();
-        AdvertisedLocation::of(&worker.address, self.literal, &here)
-            .map_err(|nowhere| io::Error::new(io::ErrorKind::InvalidInput, nowhere))
+        AdvertisedLocation::resolve(&worker.address, self.literal, &addresses)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
     }
 }
 
@@ -141,17 +148,19 @@ impl Publisher for LanDiscovery {
     async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError> {
         match event {
             DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker) => {
-                let what = format!("worker {} cannot be published on the network", worker.uid);
-                let place = self
-                    .place(&worker)
-                    .map_err(DiscoveryError::of(what.clone()))?;
-                self.hub()?.publish(worker, place).map_err(invalid(what))
+                let what = format!("cannot publish worker {} on the network", worker.uid);
+                let location = self
+                    .location(&worker)
+                    .map_err(DiscoveryError::wrap(what.clone()))?;
+                self.hub()?.publish(worker, location).map_err(invalid(what))
             }
             DiscoveryEvent::Dropped(worker) => {
-                let told = self.made().and_then(|hub| hub.take_back(worker.uid));
-                if let Some(told) = told {
-                    // It is not waited for that it was heard.
-                    let _ = tokio::time::timeout(GOODBYE, told.recv_async()).await;
+                let sent = self
+                    .existing_hub()
+                    .and_then(|hub| hub.unpublish(worker.uid));
+                if let Some(sent) = sent {
+                    // Waits for the sending, not for the reception.
+                    let _ = tokio::time::timeout(GOODBYE_TIMEOUT, sent.recv_async()).await;
                 }
                 Ok(())
             }
@@ -159,42 +168,45 @@ impl Publisher for LanDiscovery {
     }
 
     fn withdraw(&self, worker: &WorkerMetadata) {
-        if let Some(hub) = self.made() {
-            hub.take_back(worker.uid);
+        if let Some(hub) = self.existing_hub() {
+            hub.unpublish(worker.uid);
         }
     }
 }
 
 #[async_trait]
 impl Discovery for LanDiscovery {
-    /// The first time, it takes a third of a second until those who are there have answered; if nobody is, one and a half.
+    /// The first subscription takes a third of a second, until existing workers have answered; one
+    /// and a half if there are none.
     async fn subscribe(
         &self,
         filter: Option<WorkerFilter>,
     ) -> Result<Subscription, DiscoveryError> {
         let hub = self.hub()?;
-        let mut news = hub.news();
-        let since = hub
-            .listen()
-            .map_err(DiscoveryError::of("cannot ask who is on the network"))?;
-        tokio::time::sleep_until((since + SETTLE).into()).await;
+        let mut changes = hub.subscribe_changes();
+        let since = hub.start_browsing().map_err(DiscoveryError::wrap(
+            "cannot browse the network for workers",
+        ))?;
+        tokio::time::sleep_until((since + MIN_SETTLE).into()).await;
         let settled = async {
-            while tokio::time::timeout(QUIET, news.changed()).await.is_ok()
+            while tokio::time::timeout(QUIET_PERIOD, changes.changed())
+                .await
+                .is_ok()
                 || hub.workers().is_empty()
             {}
         };
-        // Whoever comes later is heard of as well.
-        let _ = tokio::time::timeout_at((since + SETTLED).into(), settled).await;
+        // Workers that answer later are reported later.
+        let _ = tokio::time::timeout_at((since + MAX_SETTLE).into(), settled).await;
         let first = hub.workers();
-        let later = stream::unfold((hub, news), |(hub, mut news)| async move {
-            news.changed().await.ok()?;
-            Some((hub.workers(), (hub, news)))
+        let later = stream::unfold((hub, changes), |(hub, mut changes)| async move {
+            changes.changed().await.ok()?;
+            Some((hub.workers(), (hub, changes)))
         });
         Ok(Subscription::from_snapshots(filter, first, later))
     }
 
     fn request_recheck(&self, worker: &WorkerMetadata) {
-        if let Some(hub) = self.made() {
+        if let Some(hub) = self.existing_hub() {
             hub.request_recheck(worker.uid);
         }
     }
@@ -205,11 +217,11 @@ impl Discovery for LanDiscovery {
 }
 
 fn invalid<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
-    what: impl Into<String>,
+    operation: impl Into<String>,
 ) -> impl FnOnce(E) -> DiscoveryError {
-    let what = what.into();
+    let operation = operation.into();
     move |error| DiscoveryError {
-        what,
+        operation,
         source: io::Error::new(io::ErrorKind::InvalidInput, error),
     }
 }

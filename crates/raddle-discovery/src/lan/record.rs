@@ -1,51 +1,52 @@
-//! What the TXT record of a worker says, and what of it is believed. Pure.
+//! The TXT record of a worker. Pure.
 //!
-//! A record comes from anybody on the network: it is a list of texts in a form that is known, of a length that is bounded, or it is no record.
+//! A record may come from any host: it is a bounded list of texts in a known format, or it is
+//! refused.
 
 use std::{collections::BTreeMap, net::SocketAddr, str, time::Duration};
 
 use crate::{WorkerMetadata, WorkerUid, encoding};
 
-/// The service that workers are, by the rules of DNS-SD.
+/// The DNS-SD service type of workers.
 pub(super) const SERVICE: &str = "_raddle._tcp.local.";
-/// Grows when those who only know the old form could misunderstand the new one.
+/// Format version. It increases when a reader of the old format could misunderstand the new one.
 const VERSION: &str = "1";
-/// The longest text of a record, with its key: its length is a byte.
-const LONGEST: usize = 255;
-/// The longest record. With all that is said beside it, it fits into a frame of an Ethernet.
-pub(super) const WHOLE: usize = 1000;
-/// So many tags, and so many extra values, are read.
-const MANY: usize = 64;
-/// How long a worker may be silent, at most, before it is taken for gone.
-const PATIENCE: Duration = Duration::from_secs(3600);
+/// Longest text of a record, including its key: DNS has a length byte.
+const MAX_TEXT: usize = 255;
+/// Longest record. With the other records of a service, it fits into an Ethernet frame.
+pub(super) const MAX_RECORD: usize = 1000;
+/// Largest number of tags, and of extra values.
+const MAX_LIST: usize = 64;
+/// Longest TTL of a liveness record.
+const MAX_TTL: Duration = Duration::from_secs(3600);
 
-/// What a record says of a worker.
+/// A decoded record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServiceRecord {
-    /// Without an address: where it is is said by other records.
+    /// Without its address, which is in other records.
     pub(super) worker: WorkerMetadata,
-    /// Where it is reached, if that is not where its host is.
+    /// The worker's address, if it is not that of its host.
     pub(super) address: Option<SocketAddr>,
-    pub(super) beat: Option<LivenessRecord>,
+    pub(super) liveness: Option<LivenessRecord>,
 }
 
 /// A sign of life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LivenessRecord {
-    /// Which one it is. Each is another.
+    /// Differs in each announcement.
     pub(super) count: u64,
-    /// Without another within this time, the worker is gone.
+    /// Without a further announcement within this time, the worker is gone.
     pub(super) ttl: Duration,
 }
 
-/// What is to be said of a worker, as the texts of a record: a key, and a value. An error says why they are none.
-pub(super) fn write(
+/// Encodes a worker as key-value texts.
+pub(super) fn encode(
     worker: &WorkerMetadata,
     namespace: &str,
     address: Option<SocketAddr>,
-    beat: &LivenessRecord,
+    liveness: &LivenessRecord,
 ) -> Result<Vec<(String, String)>, String> {
-    worker.check().map_err(|error| error.to_string())?;
+    worker.validate().map_err(|error| error.to_string())?;
     let WorkerMetadata {
         uid: _,
         address: _,
@@ -62,100 +63,101 @@ pub(super) fn write(
         ("version".to_owned(), version.clone()),
         ("pid".to_owned(), pid.to_string()),
         ("secure".to_owned(), u8::from(*secure).to_string()),
-        ("ttl".to_owned(), beat.ttl.as_secs().to_string()),
-        ("beat".to_owned(), beat.count.to_string()),
+        ("ttl".to_owned(), liveness.ttl.as_secs().to_string()),
+        ("beat".to_owned(), liveness.count.to_string()),
     ];
     if !encodings.is_empty() {
-        texts.push(("encodings".to_owned(), encoding::names(encodings)));
+        texts.push(("encodings".to_owned(), encoding::to_names(encodings)));
     }
     texts.extend(address.map(|address| ("address".to_owned(), address.to_string())));
     texts.extend(
         tags.iter()
             .enumerate()
-            .map(|(place, tag)| (format!("tag{place}"), tag.clone())),
+            .map(|(index, tag)| (format!("tag{index}"), tag.clone())),
     );
-    for (place, (name, value)) in extra.iter().enumerate() {
+    for (index, (name, value)) in extra.iter().enumerate() {
         if name.is_empty() || name.contains('=') {
             return Err(format!(
-                "'{name}' cannot be the name of an extra value on the network: it is empty, or has a '='"
+                "'{name}' cannot be the name of an extra value on the network: it is empty, or contains '='"
             ));
         }
-        texts.push((format!("extra{place}"), format!("{name}={value}")));
+        texts.push((format!("extra{index}"), format!("{name}={value}")));
     }
     let lengths = || texts.iter().map(|(key, value)| key.len() + 1 + value.len());
     if let Some(((key, value), length)) = texts
         .iter()
         .zip(lengths())
-        .find(|(_, length)| *length > LONGEST)
+        .find(|(_, length)| *length > MAX_TEXT)
     {
-        let begin = shown(value);
+        let begin = escape_text(value);
         return Err(format!(
-            "'{key}={begin}…' takes {length} bytes, and a record has room for {LONGEST} in one place"
+            "'{key}={begin}…' has {length} bytes, and the limit for a text is {MAX_TEXT}"
         ));
     }
-    let whole: usize = lengths().map(|length| 1 + length).sum();
-    if whole > WHOLE {
+    let total: usize = lengths().map(|length| 1 + length).sum();
+    if total > MAX_RECORD {
         let (tags, extra) = (tags.len(), extra.len());
         return Err(format!(
-            "all that is to be said of it takes {whole} bytes, and a record has room for {WHOLE}: it has {tags} tags, and {extra} extra values"
+            "the record has {total} bytes, and the limit is {MAX_RECORD}: it has {tags} tags and {extra} extra values"
         ));
     }
     Ok(texts)
 }
 
-/// The name of a worker among the services of the network.
-pub(super) fn name(uid: WorkerUid) -> String {
+/// The service instance name of a worker.
+pub(super) fn service_name(uid: WorkerUid) -> String {
     format!("{uid}.{SERVICE}")
 }
 
-/// Whose name this is.
-pub(super) fn uid(name: &str) -> Option<WorkerUid> {
+/// The worker with this service instance name.
+pub(super) fn parse_service_name(name: &str) -> Option<WorkerUid> {
     let uid = name
         .strip_suffix(SERVICE)?
         .strip_suffix('.')?
         .parse::<WorkerUid>()
         .ok()?;
-    // A UUID can be written in several ways; one of them is ours.
-    (self::name(uid) == name).then_some(uid)
+    // Only the canonical form of the UUID is accepted.
+    (service_name(uid) == name).then_some(uid)
 }
 
-/// What is said under this name: `None` if it is said in another namespace, and an error if it is not believed. Of each key there is one text: the first.
-pub(super) fn read<'a>(
+/// Decodes the record of a service. `None` if it is of another namespace. If a key occurs twice,
+/// the first one counts.
+pub(super) fn decode<'a>(
     name: &str,
     namespace: &str,
     texts: impl IntoIterator<Item = (&'a str, Option<&'a [u8]>)>,
 ) -> Result<Option<ServiceRecord>, String> {
-    let uid = uid(name).ok_or("its name is no uid")?;
-    let texts = &collect(texts)?;
+    let uid = parse_service_name(name).ok_or("its name is not a uid")?;
+    let texts = &collect_texts(texts)?;
     let maybe = |key: &str| texts.get(key).map(String::as_str);
     let get = |key: &str| maybe(key).ok_or_else(|| format!("'{key}' is missing"));
-    let wrong = |key: &str| format!("'{key}' is not what it should be");
+    let wrong = |key: &str| format!("'{key}' is invalid");
     let number = |key: &str| {
         let digits = Some(get(key)?).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
         digits
             .and_then(|text| text.parse::<u64>().ok())
             .ok_or_else(|| wrong(key))
     };
-    // The texts of keys that are counted: `tag0`, `tag1` and so on.
+    // The texts of numbered keys: `tag0`, `tag1` and so on.
     let listed = |kind: &'static str| {
-        (0..MANY).filter_map(move |place| texts.get(&format!("{kind}{place}")))
+        (0..MAX_LIST).filter_map(move |index| texts.get(&format!("{kind}{index}")))
     };
-    // Before all else, which may have another form.
+    // Check this first: another format may differ in everything else.
     let version = get("txtvers")?;
     if version != VERSION {
         return Err(format!(
-            "of version '{}', and only {VERSION} is known",
-            shown(version)
+            "unknown version '{}': only {VERSION} is supported",
+            escape_text(version)
         ));
     }
     if get("ns")? != namespace {
         return Ok(None);
     }
-    let beat = match (maybe("ttl"), maybe("beat")) {
+    let liveness = match (maybe("ttl"), maybe("beat")) {
         (None, None) => None,
         _ => {
             let ttl = Some(Duration::from_secs(number("ttl")?))
-                .filter(|ttl| !ttl.is_zero() && *ttl <= PATIENCE);
+                .filter(|ttl| !ttl.is_zero() && *ttl <= MAX_TTL);
             Some(LivenessRecord {
                 count: number("beat")?,
                 ttl: ttl.ok_or_else(|| wrong("ttl"))?,
@@ -178,7 +180,7 @@ pub(super) fn read<'a>(
             _ => return Err(wrong("secure")),
         },
         encodings: maybe("encodings")
-            .map(encoding::of_names)
+            .map(encoding::from_names)
             .unwrap_or_default(),
     };
     let address = maybe("address")
@@ -188,30 +190,31 @@ pub(super) fn read<'a>(
     Ok(Some(ServiceRecord {
         worker,
         address,
-        beat,
+        liveness,
     }))
 }
 
-/// The texts of a record, by their keys in lower case.
-fn collect<'a>(
+/// The texts by lower-case key.
+fn collect_texts<'a>(
     texts: impl IntoIterator<Item = (&'a str, Option<&'a [u8]>)>,
 ) -> Result<BTreeMap<String, String>, String> {
-    let (mut read, mut whole) = (BTreeMap::new(), 0);
+    let (mut read, mut total) = (BTreeMap::new(), 0);
     for (key, value) in texts {
         let value = value.unwrap_or_default();
-        whole += 2 + key.len() + value.len();
-        if whole > WHOLE || key.len() + value.len() > LONGEST {
-            return Err("it says too much".into());
+        total += 2 + key.len() + value.len();
+        if total > MAX_RECORD || key.len() + value.len() > MAX_TEXT {
+            return Err("it is too long".into());
         }
-        let value = str::from_utf8(value).map_err(|_| format!("'{}' is no text", shown(key)))?;
+        let value =
+            str::from_utf8(value).map_err(|_| format!("'{}' is not UTF-8", escape_text(key)))?;
         read.entry(key.to_ascii_lowercase())
             .or_insert_with(|| value.to_owned());
     }
     Ok(read)
 }
 
-/// A part of what others have written, for the log.
-fn shown(text: &str) -> String {
+/// Escapes and shortens text of others, for messages.
+fn escape_text(text: &str) -> String {
     text.chars()
         .take(20)
         .flat_map(char::escape_default)
@@ -224,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    fn beat() -> LivenessRecord {
+    fn sample_liveness() -> LivenessRecord {
         LivenessRecord {
             count: 7,
             ttl: Duration::from_secs(15),
@@ -248,8 +251,11 @@ mod tests {
         }
     }
 
-    fn read_again(name: &str, texts: &[(String, String)]) -> Result<Option<ServiceRecord>, String> {
-        read(
+    fn decode_texts(
+        name: &str,
+        texts: &[(String, String)],
+    ) -> Result<Option<ServiceRecord>, String> {
+        decode(
             name,
             "math",
             texts
@@ -259,84 +265,84 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_record_can_be_decoded() {
         let worker = WorkerMetadata {
             encodings: [encoding::Encoding::Json].into(),
             ..sample()
         };
         let address = Some("10.0.0.1:80".parse().unwrap());
-        let texts = write(&worker, "math", address, &beat()).unwrap();
-        let said = read_again(&name(worker.uid), &texts).unwrap();
+        let texts = encode(&worker, "math", address, &sample_liveness()).unwrap();
+        let record = decode_texts(&service_name(worker.uid), &texts).unwrap();
         let worker = WorkerMetadata {
             address: String::new(),
             ..worker
         };
         assert_eq!(
-            said,
+            record,
             Some(ServiceRecord {
                 worker,
                 address,
-                beat: Some(beat())
+                liveness: Some(sample_liveness())
             })
         );
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
-        let said = |change: fn(&mut WorkerMetadata)| {
+    fn oversized_values_are_named() {
+        let error_of = |change: fn(&mut WorkerMetadata)| {
             let mut worker = sample();
             change(&mut worker);
-            write(&worker, "math", None, &beat()).unwrap_err()
+            encode(&worker, "math", None, &sample_liveness()).unwrap_err()
         };
         let many =
             |worker: &mut WorkerMetadata| worker.tags = (0..65).map(|n| n.to_string()).collect();
-        let whole = |worker: &mut WorkerMetadata| {
+        let total = |worker: &mut WorkerMetadata| {
             worker.tags = (10..18)
                 .map(|n| format!("{n}{}", "x".repeat(120)))
                 .collect()
         };
-        for (said, reason) in [
+        for (error, reason) in [
             (
-                said(|worker| worker.tags = ["x".repeat(300)].into()),
+                error_of(|worker| worker.tags = ["x".repeat(300)].into()),
                 "tags: longer than 128 bytes",
             ),
             (
-                said(|worker| worker.extra = [("k".into(), "v".repeat(300))].into()),
-                "'extra0=k=vvvvvvvvvvvvvvvvvv…' takes 309 bytes",
+                error_of(|worker| worker.extra = [("k".into(), "v".repeat(300))].into()),
+                "'extra0=k=vvvvvvvvvvvvvvvvvv…' has 309 bytes",
             ),
             (
-                said(|worker| worker.extra = [("a=b".into(), String::new())].into()),
+                error_of(|worker| worker.extra = [("a=b".into(), String::new())].into()),
                 "'a=b' cannot be the name",
             ),
             (
-                said(|worker| worker.tags = ["a\nb".into()].into()),
+                error_of(|worker| worker.tags = ["a\nb".into()].into()),
                 "tags: has control characters",
             ),
-            (said(many), "tags: 65 are more than 64"),
+            (error_of(many), "tags: 65 are more than 64"),
             (
-                said(whole),
-                "all that is to be said of it takes 1115 bytes, and a record has room for 1000: it has 8 tags",
+                error_of(total),
+                "the record has 1115 bytes, and the limit is 1000: it has 8 tags",
             ),
         ] {
-            assert!(said.starts_with(reason), "{said}, and not {reason}");
+            assert!(error.starts_with(reason), "{error}, and not {reason}");
         }
     }
 
     #[test]
-    fn what_is_no_record_is_said_to_be_none() {
+    fn invalid_records_are_refused() {
         let worker = sample();
-        let name = name(worker.uid);
-        let texts = write(&worker, "math", None, &beat()).unwrap();
+        let name = service_name(worker.uid);
+        let texts = encode(&worker, "math", None, &sample_liveness()).unwrap();
         let with = |key: &str, value: &str| {
             let mut texts = texts.clone();
             texts.retain(|(k, _)| k != key);
             texts.push((key.into(), value.into()));
-            read_again(&name, &texts)
+            decode_texts(&name, &texts)
         };
-        let wrong = |key: &str| Err(format!("'{key}' is not what it should be"));
+        let wrong = |key: &str| Err(format!("'{key}' is invalid"));
         assert_eq!(
             with("txtvers", "2"),
-            Err("of version '2', and only 1 is known".into())
+            Err("unknown version '2': only 1 is supported".into())
         );
         assert_eq!(with("ns", "other"), Ok(None));
         assert_eq!(with("secure", "yes"), wrong("secure"));
@@ -349,25 +355,28 @@ mod tests {
         assert_eq!(
             with("address", "localhost:80"),
             wrong("address"),
-            "a name may mean anything"
+            "a host name could resolve to anything"
         );
         assert_eq!(with("extra0", "=x"), wrong("extra"));
         assert_eq!(
             with("more", "of it").map(drop),
             Ok(()),
-            "what a later one has to say besides does not matter"
+            "unknown keys are ignored"
         );
         for (key, _) in &texts {
             let without: Vec<_> = texts.iter().filter(|(k, _)| k != key).cloned().collect();
             let optional = key.starts_with("tag") || key.starts_with("extra");
-            assert_eq!(read_again(&name, &without).is_ok(), optional, "{key}");
+            assert_eq!(decode_texts(&name, &without).is_ok(), optional, "{key}");
         }
         let silent: Vec<_> = texts
             .iter()
             .filter(|(key, _)| key != "ttl" && key != "beat")
             .cloned()
             .collect();
-        assert_eq!(read_again(&name, &silent).unwrap().unwrap().beat, None);
+        assert_eq!(
+            decode_texts(&name, &silent).unwrap().unwrap().liveness,
+            None
+        );
         for name in [
             "x._raddle._tcp.local.",
             &name.to_uppercase(),
@@ -377,8 +386,8 @@ mod tests {
             &name[1..],
         ] {
             assert_eq!(
-                read_again(name, &texts),
-                Err("its name is no uid".into()),
+                decode_texts(name, &texts),
+                Err("its name is not a uid".into()),
                 "{name}"
             );
         }
@@ -387,33 +396,33 @@ mod tests {
             .map(|(key, value)| (key.as_str(), Some(value.as_bytes())))
             .collect();
         let and = |more: (&'static str, Option<&'static [u8]>)| {
-            read(&name, "math", bytes.iter().copied().chain([more]))
+            decode(&name, "math", bytes.iter().copied().chain([more]))
         };
         assert_eq!(
             and(("tag9", Some(b"\xff\xfe"))),
-            Err("'tag9' is no text".into())
+            Err("'tag9' is not UTF-8".into())
         );
         assert_eq!(and(("tag9", None)).map(drop), Ok(()));
         assert_eq!(
             and(("tag9", Some(&[b'x'; 300]))),
-            Err("it says too much".into())
+            Err("it is too long".into())
         );
         let flood = (0..100).map(|_| ("more", Some(&[b'x'; 200][..])));
         assert_eq!(
-            read(&name, "math", bytes.iter().copied().chain(flood)),
-            Err("it says too much".into())
+            decode(&name, "math", bytes.iter().copied().chain(flood)),
+            Err("it is too long".into())
         );
     }
 
     proptest! {
         #[test]
-        fn nothing_that_others_write_does_harm(texts in prop::collection::vec(
+        fn decoder_never_panics(texts in prop::collection::vec(
             ("(ns|txtvers|pid|tag[0-9]|extra[0-9]|ttl|beat|secure|address|.{0,20})", prop::option::of(prop::collection::vec(any::<u8>(), 0..300))),
             0..20,
         )) {
             let texts = texts.iter().map(|(key, value)| (key.as_str(), value.as_deref()));
-            if let Ok(Some(ServiceRecord { worker, .. })) = read(&name(WorkerUid::new()), "math", texts) {
-                prop_assert!(worker.tags.len() <= MANY && worker.version.len() <= LONGEST);
+            if let Ok(Some(ServiceRecord { worker, .. })) = decode(&service_name(WorkerUid::new()), "math", texts) {
+                prop_assert!(worker.tags.len() <= MAX_LIST && worker.version.len() <= MAX_TEXT);
             }
         }
     }

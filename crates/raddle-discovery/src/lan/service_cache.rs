@@ -1,4 +1,4 @@
-//! The workers that were heard of. Pure: what is heard, and what time it is, is given.
+//! The known workers of the network. Pure: events and times are arguments.
 
 use std::{
     collections::BTreeMap,
@@ -9,59 +9,65 @@ use std::{
 use super::record::{LivenessRecord, ServiceRecord};
 use crate::{WorkerMetadata, WorkerUid};
 
-/// So many workers are kept. A flood of them cannot take more memory than that.
-pub(super) const MANY: usize = 1024;
-/// How long it is not doubted again that a worker is there.
-const DOUBT: Duration = Duration::from_secs(3);
+/// Largest number of workers, so that a flood takes bounded memory.
+pub(super) const MAX_WORKERS: usize = 1024;
+/// Shortest time between two rechecks of a worker.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(3);
 
-/// The workers that were heard of.
+/// The known workers.
 #[derive(Debug, Default)]
 pub(super) struct ServiceCache {
     workers: BTreeMap<WorkerUid, CachedService>,
-    /// Some were not kept, since when there was room.
+    /// Workers were refused since there was last room.
     pub(super) is_full: bool,
 }
 
 #[derive(Debug)]
 struct CachedService {
     worker: WorkerMetadata,
-    place: SocketAddr,
-    /// Its last sign of life.
-    beat: Option<LivenessRecord>,
-    /// When it is gone, unless it is heard of again.
+    address: SocketAddr,
+    /// Its last liveness record.
+    liveness: Option<LivenessRecord>,
+    /// When it is gone, without a further announcement.
     until: Option<Instant>,
-    /// It was silent for too long. It is kept for a while, so that it does not come back by what it has said before.
+    /// It was silent for too long. Kept for a while, so that an echo of an old announcement does
+    /// not bring it back.
     is_gone: bool,
-    doubted: Option<Instant>,
+    rechecked_at: Option<Instant>,
 }
 
 impl ServiceCache {
-    /// Where a worker is called at.
-    pub(super) fn place(&self, uid: WorkerUid) -> Option<SocketAddr> {
-        self.workers.get(&uid).map(|one| one.place)
+    /// The address that a worker is called at.
+    pub(super) fn address(&self, uid: WorkerUid) -> Option<SocketAddr> {
+        self.workers.get(&uid).map(|one| one.address)
     }
 
-    /// This is said of a worker, who is there. Returns whether that is news.
-    pub(super) fn hear(&mut self, said: ServiceRecord, place: SocketAddr, now: Instant) -> bool {
+    /// Records an announcement. Returns whether the known workers have changed.
+    pub(super) fn record(
+        &mut self,
+        record: ServiceRecord,
+        address: SocketAddr,
+        now: Instant,
+    ) -> bool {
         let ServiceRecord {
             worker,
             address: _,
-            beat,
-        } = said;
+            liveness,
+        } = record;
         let uid = worker.uid;
-        let until = beat.as_ref().map(|beat| now + beat.ttl);
+        let until = liveness.as_ref().map(|liveness| now + liveness.ttl);
         if let Some(one) = self.workers.get_mut(&uid) {
-            // What is heard again is no sign of life.
-            let is_alive = beat.is_none() || beat != one.beat;
+            // A repeated record is an echo, and no sign of life.
+            let is_alive = liveness.is_none() || liveness != one.liveness;
             if is_alive {
                 one.until = until;
             }
             let is_new = one.worker != worker || (one.is_gone && is_alive);
             one.is_gone &= !is_alive;
-            (one.worker, one.place, one.beat) = (worker, place, beat);
+            (one.worker, one.address, one.liveness) = (worker, address, liveness);
             return is_new && !one.is_gone;
         }
-        if self.workers.len() >= MANY && !self.make_room() {
+        if self.workers.len() >= MAX_WORKERS && !self.evict_expired() {
             self.is_full = true;
             return false;
         }
@@ -69,54 +75,58 @@ impl ServiceCache {
             uid,
             CachedService {
                 worker,
-                place,
-                beat,
+                address,
+                liveness,
                 until,
                 is_gone: false,
-                doubted: None,
+                rechecked_at: None,
             },
         );
         true
     }
 
-    /// A worker is gone, or no more what it was. Returns whether it was there.
-    pub(super) fn lose(&mut self, uid: WorkerUid) -> bool {
+    /// Removes a worker that is gone or no longer valid. Returns whether it was known.
+    pub(super) fn remove(&mut self, uid: WorkerUid) -> bool {
         self.is_full = false;
         self.workers.remove(&uid).is_some_and(|one| !one.is_gone)
     }
 
-    /// Those that were silent for too long are gone. Returns whether there are such.
+    /// Expires workers that were silent for too long. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
-        let mut is_news = false;
+        let mut has_changed = false;
         for one in self.workers.values_mut().filter(|one| !one.is_gone) {
             one.is_gone = one.until.is_some_and(|until| until <= now);
-            is_news |= one.is_gone;
+            has_changed |= one.is_gone;
         }
-        is_news
+        has_changed
     }
 
-    /// Who is not heard of again by then is gone: something may have been missed.
-    pub(super) fn confirm(&mut self, by: Instant) {
+    /// Expires workers that are not announced again by then, because events may have been lost.
+    pub(super) fn require_confirmation(&mut self, by: Instant) {
         for one in self.workers.values_mut() {
             one.until = Some(one.until.map_or(by, |until| until.min(by)));
-            // Also by what was said before.
-            one.beat = None;
+            // So that a repeated record counts as a sign of life.
+            one.liveness = None;
         }
     }
 
-    /// Somebody could not reach a worker. Returns whether it is to be asked if it is there.
+    /// Requests a recheck of a worker that could not be reached. Returns whether to query the
+    /// worker.
     pub(super) fn request_recheck(&mut self, uid: WorkerUid, now: Instant) -> bool {
         let Some(one) = self.workers.get_mut(&uid).filter(|one| !one.is_gone) else {
             return false;
         };
-        if one.doubted.is_some_and(|doubted| now < doubted + DOUBT) {
+        if one
+            .rechecked_at
+            .is_some_and(|rechecked_at| now < rechecked_at + RECHECK_INTERVAL)
+        {
             return false;
         }
-        one.doubted = Some(now);
+        one.rechecked_at = Some(now);
         true
     }
 
-    /// Those that are there.
+    /// The known workers.
     pub(super) fn workers(&self) -> impl Iterator<Item = WorkerMetadata> {
         self.workers
             .values()
@@ -124,8 +134,8 @@ impl ServiceCache {
             .map(|one| one.worker.clone())
     }
 
-    /// Forgets one that is gone, if there is one.
-    fn make_room(&mut self) -> bool {
+    /// Evicts an expired worker, if there is one.
+    fn evict_expired(&mut self) -> bool {
         let gone = self
             .workers
             .iter()
@@ -141,95 +151,96 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(15);
 
-    fn said(uid: WorkerUid, count: Option<u64>) -> ServiceRecord {
-        let beat = count.map(|count| LivenessRecord { count, ttl: TTL });
+    fn sample_record(uid: WorkerUid, count: Option<u64>) -> ServiceRecord {
+        let liveness = count.map(|count| LivenessRecord { count, ttl: TTL });
         let worker = WorkerMetadata {
             uid,
-            ..WorkerMetadata::at(place().to_string())
+            ..WorkerMetadata::for_address(sample_address().to_string())
         };
         ServiceRecord {
             worker,
             address: None,
-            beat,
+            liveness,
         }
     }
 
-    fn place() -> SocketAddr {
+    fn sample_address() -> SocketAddr {
         "10.0.0.1:7".parse().unwrap()
     }
 
     #[test]
-    fn a_worker_lives_by_its_beats() {
-        let (mut seen, uid, now) = (ServiceCache::default(), WorkerUid::new(), Instant::now());
-        assert!(seen.hear(said(uid, Some(1)), place(), now));
+    fn worker_lives_by_its_announcements() {
+        let (mut cache, uid, now) = (ServiceCache::default(), WorkerUid::new(), Instant::now());
+        assert!(cache.record(sample_record(uid, Some(1)), sample_address(), now));
         assert!(
-            !seen.hear(said(uid, Some(2)), place(), now + TTL / 2),
-            "nothing else is said of it"
+            !cache.record(sample_record(uid, Some(2)), sample_address(), now + TTL / 2),
+            "nothing has changed"
         );
-        assert!(!seen.expire(now + TTL));
-        // The same again is an echo.
-        assert!(!seen.hear(said(uid, Some(2)), place(), now + TTL));
-        assert!(seen.expire(now + TTL * 2) && seen.workers().count() == 0);
+        assert!(!cache.expire(now + TTL));
+        // A repeated record is an echo.
+        assert!(!cache.record(sample_record(uid, Some(2)), sample_address(), now + TTL));
+        assert!(cache.expire(now + TTL * 2) && cache.workers().count() == 0);
         assert!(
-            !seen.hear(said(uid, Some(2)), place(), now + TTL * 2),
-            "nor does that bring it back"
+            !cache.record(sample_record(uid, Some(2)), sample_address(), now + TTL * 2),
+            "an echo does not bring it back"
         );
-        assert_eq!(seen.workers().count(), 0);
+        assert_eq!(cache.workers().count(), 0);
         assert!(
-            seen.hear(said(uid, Some(3)), place(), now + TTL * 2) && seen.workers().count() == 1
+            cache.record(sample_record(uid, Some(3)), sample_address(), now + TTL * 2)
+                && cache.workers().count() == 1
         );
-        let mut changed = said(uid, Some(3));
+        let mut changed = sample_record(uid, Some(3));
         changed.worker.secure = true;
-        assert!(seen.hear(changed, place(), now + TTL * 2));
-        assert!(seen.lose(uid) && !seen.lose(uid));
-        assert_eq!(seen.workers().count(), 0);
+        assert!(cache.record(changed, sample_address(), now + TTL * 2));
+        assert!(cache.remove(uid) && !cache.remove(uid));
+        assert_eq!(cache.workers().count(), 0);
     }
 
     #[test]
-    fn one_that_gives_no_signs_stays_until_it_is_lost_or_must_be_confirmed() {
-        let (mut seen, uid, now) = (ServiceCache::default(), WorkerUid::new(), Instant::now());
-        seen.hear(said(uid, None), place(), now);
-        assert!(!seen.expire(now + TTL * 100));
-        seen.confirm(now + TTL);
-        seen.hear(said(uid, None), place(), now);
-        assert!(!seen.expire(now + TTL * 2), "it was heard again");
-        seen.confirm(now + TTL);
-        assert!(seen.expire(now + TTL));
-        // With signs, the last one is enough.
-        seen.hear(said(uid, Some(1)), place(), now);
-        seen.confirm(now + TTL / 2);
-        seen.hear(said(uid, Some(1)), place(), now + TTL / 4);
-        assert!(!seen.expire(now + TTL));
+    fn worker_without_liveness_stays_until_removed_or_unconfirmed() {
+        let (mut cache, uid, now) = (ServiceCache::default(), WorkerUid::new(), Instant::now());
+        cache.record(sample_record(uid, None), sample_address(), now);
+        assert!(!cache.expire(now + TTL * 100));
+        cache.require_confirmation(now + TTL);
+        cache.record(sample_record(uid, None), sample_address(), now);
+        assert!(!cache.expire(now + TTL * 2), "it was announced again");
+        cache.require_confirmation(now + TTL);
+        assert!(cache.expire(now + TTL));
+        // With liveness records, a repeated one suffices.
+        cache.record(sample_record(uid, Some(1)), sample_address(), now);
+        cache.require_confirmation(now + TTL / 2);
+        cache.record(sample_record(uid, Some(1)), sample_address(), now + TTL / 4);
+        assert!(!cache.expire(now + TTL));
     }
 
     #[test]
-    fn a_flood_takes_no_more_room_than_there_is() {
-        let (mut seen, now) = (ServiceCache::default(), Instant::now());
+    fn flood_takes_bounded_memory() {
+        let (mut cache, now) = (ServiceCache::default(), Instant::now());
         let first = WorkerUid::new();
-        assert!(seen.hear(said(first, Some(1)), place(), now));
-        for _ in 0..3 * MANY {
-            seen.hear(said(WorkerUid::new(), None), place(), now);
+        assert!(cache.record(sample_record(first, Some(1)), sample_address(), now));
+        for _ in 0..3 * MAX_WORKERS {
+            cache.record(sample_record(WorkerUid::new(), None), sample_address(), now);
         }
-        assert_eq!(seen.workers().count(), MANY);
+        assert_eq!(cache.workers().count(), MAX_WORKERS);
         assert!(
-            seen.is_full && seen.workers().any(|worker| worker.uid == first),
-            "who was there stays"
+            cache.is_full && cache.workers().any(|worker| worker.uid == first),
+            "known workers stay"
         );
-        // The place of one that is gone is taken by another.
-        assert!(seen.expire(now + TTL));
-        assert!(seen.hear(said(WorkerUid::new(), None), place(), now));
-        assert!(!seen.hear(said(WorkerUid::new(), None), place(), now));
+        // An expired worker makes room for another.
+        assert!(cache.expire(now + TTL));
+        assert!(cache.record(sample_record(WorkerUid::new(), None), sample_address(), now));
+        assert!(!cache.record(sample_record(WorkerUid::new(), None), sample_address(), now));
     }
 
     #[test]
-    fn it_is_not_asked_again_and_again_who_is_there() {
-        let (mut seen, uid, now) = (ServiceCache::default(), WorkerUid::new(), Instant::now());
-        assert!(!seen.request_recheck(uid, now), "nobody knows it");
-        seen.hear(said(uid, None), place(), now);
+    fn rechecks_are_rate_limited() {
+        let (mut cache, uid, now) = (ServiceCache::default(), WorkerUid::new(), Instant::now());
+        assert!(!cache.request_recheck(uid, now), "unknown");
+        cache.record(sample_record(uid, None), sample_address(), now);
         assert!(
-            seen.request_recheck(uid, now)
-                && !seen.request_recheck(uid, now + DOUBT / 2)
-                && seen.request_recheck(uid, now + DOUBT)
+            cache.request_recheck(uid, now)
+                && !cache.request_recheck(uid, now + RECHECK_INTERVAL / 2)
+                && cache.request_recheck(uid, now + RECHECK_INTERVAL)
         );
     }
 }

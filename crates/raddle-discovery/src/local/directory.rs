@@ -1,4 +1,4 @@
-//! The directory of all entries: in the one that a user has for what lasts as long as a session.
+//! The directory of the entries, in the user's runtime directory.
 
 use std::{
     collections::BTreeSet,
@@ -11,35 +11,37 @@ use std::{
 
 use crate::entry;
 
-/// A directory that only this user can write to, and in which directory that was made.
+/// A directory that only this user can write to.
 #[derive(Clone, Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// It, or one above it. All from here on have to belong to this user.
+    /// The directory or an ancestor. Every directory from here down must belong to this user.
     root: PathBuf,
 }
 
 impl Directory {
-    /// That of this user, for pools by their names.
-    pub(super) fn of_user() -> Self {
-        Self::of_user_for("pools")
+    /// The user's directory of pools by name.
+    pub(super) fn for_pools() -> Self {
+        Self::in_runtime_directory("pools")
     }
 
-    /// That of this user, for the workers that a pool has started, by its id.
-    pub(super) fn of_pool_id() -> Self {
-        Self::of_user_for("members")
+    /// The user's directory of pool members by pool id.
+    pub(super) fn for_pool_members() -> Self {
+        Self::in_runtime_directory("members")
     }
 
-    fn of_user_for(what: &str) -> Self {
+    fn in_runtime_directory(what: &str) -> Self {
         let user = rustix::process::geteuid().as_raw();
-        // The environment may be that of another user.
+        // The variable may belong to another user, as after `su`.
         let from_env = env::var_os("XDG_RUNTIME_DIR")
             .map(PathBuf::from)
             .filter(|path| path.is_absolute());
-        let known = from_env
+        let candidates = from_env
             .into_iter()
             .chain([format!("/run/user/{user}").into()]);
-        let root = known.into_iter().find(|path| check_owner(path).is_ok());
+        let root = candidates
+            .into_iter()
+            .find(|path| check_owner(path).is_ok());
         let root = root.unwrap_or_else(|| format!("/tmp/raddle-{user}").into());
         Self {
             path: root.join("raddle").join(what),
@@ -47,8 +49,8 @@ impl Directory {
         }
     }
 
-    /// Another one.
-    pub(super) fn at(path: PathBuf) -> Self {
+    /// Another directory.
+    pub(super) fn new(path: PathBuf) -> Self {
         Self {
             root: path.clone(),
             path,
@@ -59,9 +61,9 @@ impl Directory {
         &self.path
     }
 
-    /// Makes it, if it is not there, for this user alone.
+    /// Creates the directory if it is missing, for this user only.
     pub(super) fn make(&self) -> io::Result<()> {
-        for path in self.own() {
+        for path in self.owned_paths() {
             match DirBuilder::new().mode(0o700).create(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => check_owner(path)?,
@@ -70,17 +72,18 @@ impl Directory {
         Ok(())
     }
 
-    /// The entries in it. What is in a directory that others can write to may be anything: it is an error.
+    /// The entries. An error if other users can write to the directory, because its contents may be
+    /// forged.
     pub(super) fn list(&self) -> io::Result<BTreeSet<PathBuf>> {
-        let checked = self.own().into_iter().try_for_each(check_owner);
-        match checked.and_then(|()| entry::list(&self.path)) {
+        let checked = self.owned_paths().into_iter().try_for_each(check_owner);
+        match checked.and_then(|()| entry::list_files(&self.path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
             listed => listed,
         }
     }
 
-    /// The directories that have to belong to this user, the outermost first.
-    fn own(&self) -> Vec<&Path> {
+    /// The directories that must belong to this user, the outermost first.
+    fn owned_paths(&self) -> Vec<&Path> {
         let mut own: Vec<_> = self
             .path
             .ancestors()
@@ -91,11 +94,11 @@ impl Directory {
     }
 }
 
-/// Whether no other user can have written there.
+/// Checks that no other user can write to the directory.
 fn check_owner(path: &Path) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
-    let wrong = if !found.is_dir() {
-        "it is no directory"
+    let reason = if !found.is_dir() {
+        "it is not a directory"
     } else if found.uid() != rustix::process::geteuid().as_raw() {
         "it belongs to another user"
     } else if found.mode() & 0o022 != 0 {
@@ -103,15 +106,15 @@ fn check_owner(path: &Path) -> io::Result<()> {
     } else {
         return Ok(());
     };
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, wrong))
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 
-/// Whether a path still leads to this file.
-pub(super) fn is_still_at(file: &File, path: &Path) -> bool {
-    let place = |found: fs::Metadata| (found.dev(), found.ino());
-    let (file, there) = (
-        file.metadata().map(place),
-        fs::symlink_metadata(path).map(place),
+/// Whether the path still leads to this file.
+pub(super) fn is_same_file(file: &File, path: &Path) -> bool {
+    let identity = |found: fs::Metadata| (found.dev(), found.ino());
+    let (file, current) = (
+        file.metadata().map(identity),
+        fs::symlink_metadata(path).map(identity),
     );
-    matches!((file, there), (Ok(file), Ok(there)) if file == there)
+    matches!((file, current), (Ok(file), Ok(current)) if file == current)
 }

@@ -1,10 +1,13 @@
-//! The workers of this user on this machine, in whatever process they were started.
+//! Local discovery: the workers of this user on this machine, in any process.
 //!
-//! Each worker is a file `<runtime dir>/raddle/pools/<namespace>.<uid>.json`, in the form of [`entry`]. Its publisher keeps it open and locked (`flock`): the kernel
-//! releases the lock when the publisher ends, however that comes, and a file that is not locked has no publisher and is removed by the first process that finds it. The lock is
-//! that of the open file, which a child has as well that was forked and has not called `exec`.
+//! Each worker is a file `<runtime dir>/raddle/pools/<namespace>.<uid>.json`, in the format of
+//! [`entry`]. Its publisher keeps it open and locked (`flock`): the kernel releases the lock when
+//! the publisher ends, however it ends. A file that is not locked has no publisher, and the first
+//! process that finds it removes it. The lock belongs to the open file description, so a forked
+//! child that has not called `exec` holds it too.
 //!
-//! Subscribers look when the kernel reports a change in the directory. That a publisher has died is one: a file that was open for writing is closed.
+//! Subscribers read the directory when inotify reports a change. The death of a publisher is one,
+//! because a file that was open for writing is closed.
 
 mod directory;
 #[cfg(test)]
@@ -24,51 +27,54 @@ use async_trait::async_trait;
 use self::directory::Directory;
 use super::{
     Discovery, DiscoveryError, DiscoveryEvent, Publisher, Subscription, WorkerFilter,
-    entry::{self, ENDING},
+    entry::{self, SUFFIX},
     namespace,
     watch::DirectoryWatch,
 };
 use crate::{WorkerMetadata, WorkerUid};
 
-/// How long it takes at most until something is noticed that the kernel has not reported.
-const EVERY: Duration = Duration::from_secs(1);
-/// How often an entry is opened again that its publisher replaces meanwhile.
-const REPLACED_AT_MOST: usize = 3;
+/// Polling interval, for changes that inotify does not report.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often an entry is reopened that its publisher is replacing.
+const MAX_REOPENS: usize = 3;
 
 /// The workers of this user on this machine that were published under one name.
 ///
-/// A worker is heard of by all subscribers at once, in all processes, and so is its end. It is there until it is dropped, or until all clones of the discovery that has
-/// published it are gone, as with the end of their process, however that comes. Nothing is left of it then.
+/// All subscribers, in all processes, see a worker and its end at once. A worker stays until it is
+/// dropped, or until all clones of the discovery that has published it are gone, at the latest with
+/// their process, however that ends. No file remains.
 #[derive(Clone, Debug)]
 pub struct LocalDiscovery {
     directory: Directory,
     namespace: String,
-    /// The locked files of the workers that were published here.
+    /// The locked files of the workers published here.
     published: Arc<Mutex<BTreeMap<WorkerUid, File>>>,
 }
 
 impl LocalDiscovery {
-    /// One for workers that are published under this name, in the user's own runtime directory. A name has up to 64 letters, digits, dots, dashes
-    /// and underscores, and does not begin with a dot.
+    /// The workers published under this name, in the user's runtime directory. A name has up to 64
+    /// letters, digits, dots, dashes and underscores, and does not start with a dot.
     pub fn new(namespace: &str) -> Result<Self, DiscoveryError> {
-        Self::open(Directory::of_user(), namespace)
+        Self::open(Directory::for_pools(), namespace)
     }
 
-    /// One for the workers that a pool has started, by the id that it has and no other: pools of one name do not mix there, and are listed nowhere.
+    /// The workers that the pool with this unique id has started: pools of the same name do not mix
+    /// there, and are not listed.
     pub fn of_pool_id(id: &str) -> Result<Self, DiscoveryError> {
-        Self::open(Directory::of_pool_id(), id)
+        Self::open(Directory::for_pool_members(), id)
     }
 
-    /// The same, in another directory. It is made if it is not there; if it is, it must belong to this user alone.
+    /// Uses another directory. It is created if missing; otherwise it must be writable by this user
+    /// only.
     pub fn in_directory(
         pools: impl Into<PathBuf>,
         namespace: &str,
     ) -> Result<Self, DiscoveryError> {
-        Self::open(Directory::at(pools.into()), namespace)
+        Self::open(Directory::new(pools.into()), namespace)
     }
 
     fn open(directory: Directory, name: &str) -> Result<Self, DiscoveryError> {
-        namespace::check(name)?;
+        namespace::check_namespace(name)?;
         Ok(Self {
             directory,
             namespace: name.to_owned(),
@@ -76,35 +82,37 @@ impl LocalDiscovery {
         })
     }
 
-    /// The name that its workers are published under.
+    /// The namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The names that there are workers under.
+    /// The namespaces that have workers.
     pub fn namespaces() -> Result<Vec<String>, DiscoveryError> {
-        namespaces_of(&Directory::of_user())
+        namespaces_of(&Directory::for_pools())
     }
 
-    /// The same, in another directory.
+    /// The namespaces in another directory.
     pub fn namespaces_in(pools: impl Into<PathBuf>) -> Result<Vec<String>, DiscoveryError> {
-        namespaces_of(&Directory::at(pools.into()))
+        namespaces_of(&Directory::new(pools.into()))
     }
 
-    /// The workers that are there now.
+    /// The current workers.
     pub fn snapshot(&self) -> Vec<WorkerMetadata> {
-        self.look().unwrap_or_default()
+        self.read_entries().unwrap_or_default()
     }
 
-    /// The workers that are there now. An error says nothing of them: a process that is out of descriptors, for example, sees none.
-    fn look(&self) -> io::Result<Vec<WorkerMetadata>> {
+    /// Reads the current workers. An error does not mean that there are none: the process may be
+    /// out of descriptors, for example.
+    fn read_entries(&self) -> io::Result<Vec<WorkerMetadata>> {
         let files = self.directory.list()?.into_iter();
         let own = files.filter(|path| namespace_of(path) == Some(&self.namespace));
-        own.filter_map(|path| read(&path).transpose()).collect()
+        own.filter_map(|path| read_held_entry(&path).transpose())
+            .collect()
     }
 
-    fn entry_of(&self, uid: WorkerUid) -> String {
-        format!("{}.{uid}{ENDING}", self.namespace)
+    fn entry_name(&self, uid: WorkerUid) -> String {
+        format!("{}.{uid}{SUFFIX}", self.namespace)
     }
 
     fn published(&self) -> MutexGuard<'_, BTreeMap<WorkerUid, File>> {
@@ -114,7 +122,8 @@ impl LocalDiscovery {
     }
 }
 
-// Files are small, few, and in memory: it takes less to read and write them here than to have a thread do so.
+// Synchronous I/O: the files are small, few, and in memory (tmpfs), so a blocking thread would cost
+// more.
 
 #[async_trait]
 impl Publisher for LocalDiscovery {
@@ -124,19 +133,20 @@ impl Publisher for LocalDiscovery {
                 let path = self.directory.path();
                 let mut published = self.published();
                 let written = self.directory.make().and_then(|()| {
-                    // Pools have names of their own, so that no other process may ever look for those of a program that was killed.
+                    // Clean up entries of killed publishers: pools have unique names, so that no
+                    // other process may ever look for those of a killed program.
                     if published.is_empty() {
                         self.directory
                             .list()?
                             .iter()
-                            .for_each(|path| drop(read(path)));
+                            .for_each(|path| drop(read_held_entry(path)));
                         entry::remove_old_drafts(path);
                     }
-                    entry::write(path, &self.entry_of(worker.uid), &worker, 0o600, true)
+                    entry::write_worker(path, &self.entry_name(worker.uid), &worker, 0o600, true)
                 });
                 published.insert(
                     worker.uid,
-                    written.map_err(DiscoveryError::at("cannot publish a worker", path))?,
+                    written.map_err(DiscoveryError::wrap_path("cannot publish a worker", path))?,
                 );
             }
             DiscoveryEvent::Dropped(worker) => self.withdraw(&worker),
@@ -145,7 +155,7 @@ impl Publisher for LocalDiscovery {
     }
 
     fn withdraw(&self, worker: &WorkerMetadata) {
-        let _ = entry::remove(&self.directory.path().join(self.entry_of(worker.uid)));
+        let _ = entry::remove_file(&self.directory.path().join(self.entry_name(worker.uid)));
         self.published().remove(&worker.uid);
     }
 }
@@ -159,13 +169,13 @@ impl Discovery for LocalDiscovery {
         let path = self.directory.path();
         self.directory
             .make()
-            .map_err(DiscoveryError::at("cannot watch for workers", path))?;
+            .map_err(DiscoveryError::wrap_path("cannot watch for workers", path))?;
         let (watch, this) = (DirectoryWatch::new([path.to_owned()]), self.clone());
         let first = self.snapshot();
-        let later = watch.snapshots(EVERY, move || {
+        let later = watch.snapshots(POLL_INTERVAL, move || {
             let _ = this.directory.make();
-            this.look()
-                .inspect_err(|error| tracing::debug!(%error, "the known workers stay"))
+            this.read_entries()
+                .inspect_err(|error| tracing::debug!(%error, "cannot read the entries; keeping the known workers"))
                 .ok()
         });
         Ok(Subscription::from_snapshots(filter, first, later))
@@ -173,13 +183,13 @@ impl Discovery for LocalDiscovery {
 }
 
 fn namespaces_of(directory: &Directory) -> Result<Vec<String>, DiscoveryError> {
-    let files = directory.list().map_err(DiscoveryError::at(
+    let files = directory.list().map_err(DiscoveryError::wrap_path(
         "cannot look for pools",
         directory.path(),
     ))?;
     let held = files
         .iter()
-        .filter(|path| matches!(read(path), Ok(Some(_))));
+        .filter(|path| matches!(read_held_entry(path), Ok(Some(_))));
     let names: BTreeSet<_> = held
         .filter_map(|path| namespace_of(path))
         .map(str::to_owned)
@@ -187,33 +197,34 @@ fn namespaces_of(directory: &Directory) -> Result<Vec<String>, DiscoveryError> {
     Ok(names.into_iter().collect())
 }
 
-/// The namespace that a file is of, by its name.
+/// The namespace of a file, from its name.
 fn namespace_of(path: &Path) -> Option<&str> {
     let (namespace, uid) = path.file_stem()?.to_str()?.rsplit_once('.')?;
     uid.parse::<WorkerUid>().ok().map(|_| namespace)
 }
 
-/// The worker of an entry that its publisher holds, or `None`. Removes an entry that is not held. Other files are left alone: the directory may be a user's own.
-fn read(path: &Path) -> io::Result<Option<WorkerMetadata>> {
+/// The worker of an entry whose lock is held, or `None`. Removes an entry without a lock. Leaves
+/// other files alone, because the directory may be the user's own.
+fn read_held_entry(path: &Path) -> io::Result<Option<WorkerMetadata>> {
     if namespace_of(path).is_none() {
         return Ok(None);
     }
-    for _ in 0..REPLACED_AT_MOST {
-        let file = match entry::open(path) {
-            Err(error) if entry::is_absence(&error) => return Ok(None),
+    for _ in 0..MAX_REOPENS {
+        let file = match entry::open_file(path) {
+            Err(error) if entry::is_missing(&error) => return Ok(None),
             opened => opened?,
         };
         if file.try_lock_shared().is_err() {
-            let read = entry::read(file);
+            let read = entry::read_workers(file);
             let read = read
                 .inspect_err(|error| tracing::debug!(entry = %path.display(), %error, "skipped"));
             return Ok(read.ok().and_then(|workers| workers.into_iter().next()));
         }
-        if directory::is_still_at(&file, path) {
-            let _ = entry::remove(path);
+        if directory::is_same_file(&file, path) {
+            let _ = entry::remove_file(path);
             return Ok(None);
         }
-        // The publisher has put another file in its place, and released the old one after that.
+        // The publisher has replaced the file, and then closed the old one: read the new one.
     }
     Ok(None)
 }

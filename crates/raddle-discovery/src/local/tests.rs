@@ -1,4 +1,4 @@
-//! Workers that are published, heard of, and killed.
+//! Tests of local discovery.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::testing::{at, next, ready, soon, tagged};
 
-fn own() -> WorkerMetadata {
+fn sample_worker() -> WorkerMetadata {
     at("unix-abstract:x")
 }
 
@@ -22,8 +22,8 @@ fn pools() -> (TempDir, LocalDiscovery) {
     (directory, discovery)
 }
 
-/// The same, as another process would have it.
-fn again(discovery: &LocalDiscovery) -> LocalDiscovery {
+/// A second discovery, as another process would make it.
+fn reopen(discovery: &LocalDiscovery) -> LocalDiscovery {
     LocalDiscovery::in_directory(discovery.directory.path(), discovery.namespace()).unwrap()
 }
 
@@ -36,7 +36,7 @@ async fn subscribe(discovery: &LocalDiscovery) -> Subscription {
 }
 
 /// The names of all files in the directory.
-fn left(discovery: &LocalDiscovery) -> Vec<String> {
+fn file_names(discovery: &LocalDiscovery) -> Vec<String> {
     let found = std::fs::read_dir(discovery.directory.path())
         .into_iter()
         .flatten()
@@ -49,31 +49,35 @@ fn left(discovery: &LocalDiscovery) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_there_is_told_without_waiting() {
+async fn existing_workers_are_reported_without_waiting() {
     let (_pools, discovery) = pools();
-    let workers = [own(), own()];
+    let workers = [sample_worker(), sample_worker()];
     for worker in &workers {
         publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
     }
-    let mut subscription = subscribe(&again(&discovery)).await;
+    let mut subscription = subscribe(&reopen(&discovery)).await;
     assert_eq!(
         ready(&mut subscription),
         workers.clone().map(DiscoveryEvent::Added)
     );
-    assert_eq!(again(&discovery).snapshot(), workers);
+    assert_eq!(reopen(&discovery).snapshot(), workers);
     for worker in workers {
         publish(&discovery, DiscoveryEvent::Dropped(worker)).await;
     }
-    assert_eq!(left(&discovery), [""; 0]);
+    assert_eq!(file_names(&discovery), [""; 0]);
 }
 
 #[tokio::test]
-async fn what_happens_is_told_as_it_happens() {
+async fn changes_are_reported() {
     let (_pools, discovery) = pools();
-    let mut subscription = subscribe(&again(&discovery)).await;
+    let mut subscription = subscribe(&reopen(&discovery)).await;
     assert_eq!(ready(&mut subscription), []);
-    assert_eq!(left(&discovery), [""; 0], "who listens leaves no trace");
-    let worker = own();
+    assert_eq!(
+        file_names(&discovery),
+        [""; 0],
+        "a subscriber leaves no file"
+    );
+    let worker = sample_worker();
     let changed = tagged(&worker, "gpu");
     for _ in 0..3 {
         publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
@@ -92,57 +96,63 @@ async fn what_happens_is_told_as_it_happens() {
             next(&mut subscription).await,
             DiscoveryEvent::Dropped(changed.clone())
         );
-        assert_eq!(left(&discovery), [""; 0]);
+        assert_eq!(file_names(&discovery), [""; 0]);
     }
     publish(&discovery, DiscoveryEvent::Dropped(worker)).await;
 }
 
-/// The lock of a process that is killed is released like that of a discovery that is dropped.
+/// The kernel releases the lock of a killed process as it does that of a dropped discovery.
 #[tokio::test]
-async fn what_a_publisher_leaves_behind_is_dropped_at_once_and_removed() {
+async fn entries_of_a_killed_publisher_are_dropped_and_removed() {
     let (_pools, discovery) = pools();
-    let (goes, stays) = (own(), own());
+    let (killed_worker, kept_worker) = (sample_worker(), sample_worker());
     let mut subscriptions = [
-        subscribe(&again(&discovery)).await,
-        subscribe(&again(&discovery)).await,
+        subscribe(&reopen(&discovery)).await,
+        subscribe(&reopen(&discovery)).await,
     ];
-    let killed = again(&discovery);
-    publish(&killed, DiscoveryEvent::Added(goes.clone())).await;
-    publish(&discovery, DiscoveryEvent::Added(stays.clone())).await;
+    let killed = reopen(&discovery);
+    publish(&killed, DiscoveryEvent::Added(killed_worker.clone())).await;
+    publish(&discovery, DiscoveryEvent::Added(kept_worker.clone())).await;
     for subscription in &mut subscriptions {
-        let mut heard =
+        let mut reported =
             [next(subscription).await, next(subscription).await].map(|event| match event {
                 DiscoveryEvent::Added(worker) => worker.uid,
                 other => panic!("{other:?}"),
             });
-        heard.sort();
-        assert_eq!(heard, [goes.uid, stays.uid]);
+        reported.sort();
+        assert_eq!(reported, [killed_worker.uid, kept_worker.uid]);
     }
     drop(killed);
     for subscription in &mut subscriptions {
         assert_eq!(
             next(subscription).await,
-            DiscoveryEvent::Dropped(goes.clone())
+            DiscoveryEvent::Dropped(killed_worker.clone())
         );
     }
-    assert_eq!(left(&discovery), [discovery.entry_of(stays.uid)]);
-    assert_eq!(again(&discovery).snapshot(), [stays]);
+    assert_eq!(
+        file_names(&discovery),
+        [discovery.entry_name(kept_worker.uid)]
+    );
+    assert_eq!(reopen(&discovery).snapshot(), [kept_worker]);
 }
 
 #[tokio::test]
-async fn the_entries_of_dead_publishers_are_removed_in_all_namespaces() {
+async fn entries_of_dead_publishers_are_removed_in_all_namespaces() {
     let (_pools, discovery) = pools();
     let [other, third] = ["other", "a.third"]
         .map(|name| LocalDiscovery::in_directory(discovery.directory.path(), name).unwrap());
-    let killed = [again(&discovery), again(&other)];
+    let killed = [reopen(&discovery), reopen(&other)];
     for publisher in &killed {
-        publish(publisher, DiscoveryEvent::Added(own())).await;
+        publish(publisher, DiscoveryEvent::Added(sample_worker())).await;
     }
     drop(killed);
-    let worker = own();
-    assert_eq!(left(&discovery).len(), 2);
+    let worker = sample_worker();
+    assert_eq!(file_names(&discovery).len(), 2);
     publish(&third, DiscoveryEvent::Added(worker.clone())).await;
-    assert_eq!(left(&discovery), [format!("a.third.{}.json", worker.uid)]);
+    assert_eq!(
+        file_names(&discovery),
+        [format!("a.third.{}.json", worker.uid)]
+    );
     assert_eq!(
         LocalDiscovery::namespaces_in(discovery.directory.path()).unwrap(),
         ["a.third"]
@@ -154,9 +164,9 @@ async fn the_entries_of_dead_publishers_are_removed_in_all_namespaces() {
 }
 
 #[tokio::test]
-async fn what_is_no_entry_is_skipped() {
+async fn other_files_are_skipped() {
     let (_pools, discovery) = pools();
-    let good = own();
+    let good = sample_worker();
     publish(&discovery, DiscoveryEvent::Added(good.clone())).await;
     let path = |name: &str| discovery.directory.path().join(name);
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
@@ -168,13 +178,13 @@ async fn what_is_no_entry_is_skipped() {
         0,
     )
     .unwrap();
-    std::fs::create_dir(path(&discovery.entry_of(WorkerUid::new()))).unwrap();
+    std::fs::create_dir(path(&discovery.entry_name(WorkerUid::new()))).unwrap();
     std::fs::write(path("README"), "?").unwrap();
     std::fs::write(path("x.json"), "{}").unwrap();
-    let torn = std::fs::File::create(path(&discovery.entry_of(WorkerUid::new()))).unwrap();
+    let torn = std::fs::File::create(path(&discovery.entry_name(WorkerUid::new()))).unwrap();
     torn.lock().unwrap();
     assert_eq!(
-        ready(&mut subscribe(&again(&discovery)).await),
+        ready(&mut subscribe(&reopen(&discovery)).await),
         [DiscoveryEvent::Added(good.clone())]
     );
     assert_eq!(discovery.snapshot(), [good]);
@@ -193,7 +203,7 @@ async fn directories_that_others_can_write_to_are_refused() {
     for path in [open, link] {
         let discovery = LocalDiscovery::in_directory(&path, "test").unwrap();
         let error = discovery
-            .publish(DiscoveryEvent::Added(own()))
+            .publish(DiscoveryEvent::Added(sample_worker()))
             .await
             .unwrap_err();
         assert!(
@@ -201,7 +211,7 @@ async fn directories_that_others_can_write_to_are_refused() {
             "{error}"
         );
         let Err(error) = discovery.subscribe(None).await else {
-            panic!("{} was trusted", path.display())
+            panic!("{} was accepted", path.display())
         };
         assert!(
             error.to_string().contains("cannot watch for workers ("),
@@ -211,7 +221,7 @@ async fn directories_that_others_can_write_to_are_refused() {
         assert_eq!(discovery.snapshot(), []);
     }
     let discovery = LocalDiscovery::in_directory(directory.path().join("new"), "test").unwrap();
-    publish(&discovery, DiscoveryEvent::Added(own())).await;
+    publish(&discovery, DiscoveryEvent::Added(sample_worker())).await;
     assert_eq!(
         discovery
             .directory
@@ -226,9 +236,9 @@ async fn directories_that_others_can_write_to_are_refused() {
 }
 
 #[tokio::test]
-async fn who_filters_hears_of_what_begins_and_ceases_to_fit() {
+async fn filter_reports_workers_that_start_or_stop_matching() {
     let (_pools, discovery) = pools();
-    let (plain, other) = (own(), own());
+    let (plain, other) = (sample_worker(), sample_worker());
     let fits = tagged(&plain, "gpu");
     publish(&discovery, DiscoveryEvent::Added(plain.clone())).await;
     let filter: WorkerFilter = Arc::new(|worker| worker.tags.contains("gpu"));
@@ -245,25 +255,25 @@ async fn who_filters_hears_of_what_begins_and_ceases_to_fit() {
 }
 
 #[tokio::test]
-async fn a_hundred_at_once_are_all_heard_of() {
+async fn hundred_concurrent_publications_are_all_reported() {
     let (_pools, discovery) = pools();
-    let mut subscription = subscribe(&again(&discovery)).await;
-    let workers: Vec<_> = (0..100).map(|_| own()).collect();
+    let mut subscription = subscribe(&reopen(&discovery)).await;
+    let workers: Vec<_> = (0..100).map(|_| sample_worker()).collect();
     let publishing = workers
         .iter()
         .map(|worker| discovery.publish(DiscoveryEvent::Added(worker.clone())));
     for outcome in soon(futures_util::future::join_all(publishing)).await {
         outcome.unwrap();
     }
-    let mut heard = Vec::new();
-    while heard.len() < workers.len() {
+    let mut reported = Vec::new();
+    while reported.len() < workers.len() {
         let DiscoveryEvent::Added(worker) = next(&mut subscription).await else {
-            panic!("none was dropped or updated")
+            panic!("expected an addition")
         };
-        heard.push(worker);
+        reported.push(worker);
     }
-    heard.sort_by_key(|worker| worker.uid);
-    assert_eq!(heard, workers);
+    reported.sort_by_key(|worker| worker.uid);
+    assert_eq!(reported, workers);
     let dropping = workers
         .iter()
         .map(|worker| discovery.publish(DiscoveryEvent::Dropped(worker.clone())));
@@ -274,14 +284,14 @@ async fn a_hundred_at_once_are_all_heard_of() {
             DiscoveryEvent::Dropped(_)
         ));
     }
-    assert_eq!(left(&discovery), [""; 0]);
+    assert_eq!(file_names(&discovery), [""; 0]);
 }
 
 #[tokio::test]
-async fn who_stops_waiting_loses_nothing() {
+async fn cancelled_wait_loses_no_event() {
     let (_pools, discovery) = pools();
     let mut subscription = subscribe(&discovery).await;
-    let worker = own();
+    let worker = sample_worker();
     for event in [
         DiscoveryEvent::Added(worker.clone()),
         DiscoveryEvent::Dropped(worker),
@@ -297,9 +307,9 @@ async fn who_stops_waiting_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_directory_that_somebody_removes_is_made_again() {
+async fn removed_directory_is_created_again() {
     let (_pools, discovery) = pools();
-    let (first, second) = (own(), own());
+    let (first, second) = (sample_worker(), sample_worker());
     let mut subscription = subscribe(&discovery).await;
     publish(&discovery, DiscoveryEvent::Added(first.clone())).await;
     assert_eq!(
@@ -316,7 +326,7 @@ async fn a_directory_that_somebody_removes_is_made_again() {
 }
 
 #[test]
-fn names_are_checked() {
+fn namespaces_are_validated() {
     let directory = tempfile::tempdir().unwrap();
     let long = "x".repeat(65);
     for wrong in ["", ".", "..", ".x", "a/b", "../x", "a b", "ä", "a\0", &long] {
@@ -338,20 +348,20 @@ fn names_are_checked() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_published_is_said() {
+async fn publish_errors_name_the_cause() {
     let (_pools, discovery) = pools();
-    let mut worker = own();
+    let mut worker = sample_worker();
     worker.extra.insert("long".into(), "x".repeat(10_000));
     let error = discovery
         .publish(DiscoveryEvent::Added(worker))
         .await
         .unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::InvalidInput);
-    assert_eq!(left(&discovery), [""; 0]);
+    assert_eq!(file_names(&discovery), [""; 0]);
     let nowhere = LocalDiscovery::in_directory("/nowhere/at/all", "test").unwrap();
     assert_eq!(
         nowhere
-            .publish(DiscoveryEvent::Added(own()))
+            .publish(DiscoveryEvent::Added(sample_worker()))
             .await
             .unwrap_err()
             .source
@@ -379,9 +389,9 @@ async fn removes_old_drafts_and_leaves_other_files_alone() {
         .unwrap()
         .set_modified(killed)
         .unwrap();
-    let worker = own();
+    let worker = sample_worker();
     publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
     assert_eq!(LocalDiscovery::namespaces_in(&directory).unwrap(), ["test"]);
     publish(&discovery, DiscoveryEvent::Dropped(worker)).await;
-    assert_eq!(left(&discovery), [fresh, "package.json".into()]);
+    assert_eq!(file_names(&discovery), [fresh, "package.json".into()]);
 }

@@ -273,7 +273,7 @@ impl Endpoint {
         let own = self.metadata.address.as_str();
         let is_shareable = own
             .parse()
-            .is_ok_and(|address| !Address::is_everywhere(&address));
+            .is_ok_and(|address| !Address::is_wildcard(&address));
         if is_shareable {
             Some(own)
         } else {

@@ -41,7 +41,7 @@ impl CallRequest {
         let context = context::encode_values(&values, encoding)?;
         let call = v1::Call {
             context,
-            encoding: encoding::number(encoding),
+            encoding: encoding::to_number(encoding),
             ..call
         };
         Ok(Self(Arc::new(CallRequestInner {
@@ -94,7 +94,7 @@ impl CallRequest {
         Ok(v1::Call {
             arguments: arguments.into(),
             context: context::encode_values(values, Encoding::Json)?,
-            encoding: encoding::number(Encoding::Json),
+            encoding: encoding::to_number(Encoding::Json),
             ..call.clone()
         })
     }

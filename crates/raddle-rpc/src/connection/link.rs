@@ -453,7 +453,7 @@ fn deliver(frame: Frame, link: &LinkState) -> io::Result<Option<LinkEnd>> {
             message,
             encodings,
         })) => {
-            let encodings = encoding::of_numbers(&encodings);
+            let encodings = encoding::from_numbers(&encodings);
             CallEvent::Failed(RpcError {
                 encodings,
                 ..RpcError::refused(Code::from_i32(code), message)

@@ -61,7 +61,7 @@ impl ConnectionFactory {
     #[must_use]
     pub fn encodings(self, encodings: &Encodings) -> Self {
         Self(Connection {
-            encoding: encoding::best(encodings),
+            encoding: encoding::preferred(encodings),
             ..self.0
         })
     }
@@ -134,7 +134,7 @@ impl Connection {
                 outcome => return outcome,
             };
             // A worker that names the encodings it reads has not accepted the call.
-            let instead = encoding::instead_of(encoding, &refused.encodings)
+            let instead = encoding::alternative(encoding, &refused.encodings)
                 .filter(|_| !refused.may_have_begun);
             let Some(instead) = instead else {
                 return Err(refused);

@@ -177,7 +177,7 @@ pub(super) fn error_of_status(status: &Status) -> RpcError {
         .metadata()
         .get(ENCODINGS)
         .and_then(|names| names.to_str().ok())
-        .map(encoding::of_names);
+        .map(encoding::from_names);
     RpcError {
         code: status.code(),
         message,

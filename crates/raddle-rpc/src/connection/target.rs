@@ -42,7 +42,7 @@ impl ConnectTarget {
             .parse()
             .map_err(|error| RpcError::refused(Code::Internal, format!("{error}")))?;
         Ok(Self {
-            address: address.reached_here(),
+            address: address.connect_address(),
             credentials: credentials.cloned(),
         })
     }

@@ -60,7 +60,7 @@ impl worker_server::Worker for Reader {
         request: Request<v1::Call>,
     ) -> Result<Response<Self::DispatchStream>, Status> {
         let call = request.into_inner();
-        let encoding = encoding::of_number(call.encoding).unwrap();
+        let encoding = encoding::from_number(call.encoding).unwrap();
         self.called.lock().unwrap().push(encoding);
         let ack = Ok(v1::Reply {
             what: Some(What::Ack(v1::Ack {})),

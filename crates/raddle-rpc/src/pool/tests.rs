@@ -229,11 +229,11 @@ struct SlowWorker(BTreeSet<String>, BTreeMap<String, String>);
 #[async_trait]
 impl Worker for SlowWorker {
     fn uid(&self) -> WorkerUid {
-        WorkerUid::of_address("unix-abstract:slow")
+        WorkerUid::from_address("unix-abstract:slow")
     }
 
     fn metadata(&self) -> Option<WorkerMetadata> {
-        Some(WorkerMetadata::at("unix-abstract:slow"))
+        Some(WorkerMetadata::for_address("unix-abstract:slow"))
     }
 
     fn tags(&self) -> &BTreeSet<String> {

@@ -111,7 +111,7 @@ mod tests {
         let (address, version) = (format!("h:{pid}"), String::new());
         let (tags, extra, encodings) = ([].into(), [].into(), [].into());
         WorkerMetadata {
-            uid: WorkerUid::of_address(&address),
+            uid: WorkerUid::from_address(&address),
             address,
             pid,
             version,

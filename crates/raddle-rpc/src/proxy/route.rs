@@ -89,7 +89,7 @@ pub(super) fn route_to_workers(
             uid: worker.metadata.uid.to_string(),
             address: address.to_owned(),
             secure: worker.metadata.secure,
-            encodings: encoding::numbers(&worker.metadata.encodings),
+            encodings: encoding::to_numbers(&worker.metadata.encodings),
             ..v1::WorkerMetadata::default()
         };
         // Plus the field's tag and length.
@@ -265,9 +265,9 @@ fn usable_workers(workers: Vec<v1::WorkerMetadata>, is_local_caller: bool) -> Ve
             || worker
                 .address
                 .parse()
-                .is_ok_and(|address: Address| address.is_the_same_everywhere())
+                .is_ok_and(|address: Address| address.is_global())
     };
-    read.filter(|worker| worker.check().is_ok() && is_usable(worker))
+    read.filter(|worker| worker.validate().is_ok() && is_usable(worker))
         .collect()
 }
 
@@ -316,7 +316,7 @@ mod tests {
         let (extra, encodings, version) = ([].into(), [].into(), String::new());
         let tags = (0..tags).map(|n| format!("{n:064}")).collect();
         WorkerMetadata {
-            uid: WorkerUid::of_address(&address),
+            uid: WorkerUid::from_address(&address),
             address,
             pid: 0,
             version,

@@ -228,7 +228,7 @@ impl Executor {
             );
             return Err(RpcError::refused(Code::FailedPrecondition, message));
         }
-        let Some(encoding) = encoding::of_number(call.encoding) else {
+        let Some(encoding) = encoding::from_number(call.encoding) else {
             let message = format!(
                 "the worker does not read encoding {}: use messagepack or json",
                 call.encoding

@@ -183,7 +183,7 @@ impl ReplySink {
         let refusal = v1::Refusal {
             code,
             message,
-            encodings: encoding::numbers(&error.encodings),
+            encodings: encoding::to_numbers(&error.encodings),
         };
         self.send_in(mode, What::Refusal(refusal), Bytes::new());
     }

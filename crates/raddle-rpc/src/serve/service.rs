@@ -136,7 +136,7 @@ impl Worker for WorkerService {
                 .refused()
                 .into_iter()
                 .collect(),
-            encodings: encoding::numbers(&self.metadata.encodings),
+            encodings: encoding::to_numbers(&self.metadata.encodings),
         }))
     }
 
@@ -157,7 +157,7 @@ fn status(error: &RpcError) -> Status {
     let mut status = Status::new(error.code, error.message.clone());
     if let (false, Ok(names)) = (
         error.encodings.is_empty(),
-        encoding::names(&error.encodings).parse(),
+        encoding::to_names(&error.encodings).parse(),
     ) {
         status.metadata_mut().insert(ENCODINGS, names);
     }

@@ -147,7 +147,7 @@ pub fn connect(
 
 /// The uid to expect, or `None` where only the address is known.
 pub fn expected_uid(worker: &WorkerMetadata) -> Option<WorkerUid> {
-    (worker.uid != WorkerUid::of_address(&worker.address)).then_some(worker.uid)
+    (worker.uid != WorkerUid::from_address(&worker.address)).then_some(worker.uid)
 }
 
 /// Merges the published metadata with what the worker reports.
@@ -194,7 +194,7 @@ pub async fn query(
     let identity = info
         .worker
         .and_then(|worker| WorkerMetadata::try_from(worker).ok())
-        .filter(|identity| identity.check().is_ok());
+        .filter(|identity| identity.validate().is_ok());
     Ok(WorkerActivity {
         in_flight: info.in_flight,
         taken: info.taken,

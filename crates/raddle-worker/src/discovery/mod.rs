@@ -48,7 +48,7 @@ pub struct BrokerDiscovery {
     broker: Arc<dyn Broker>,
     namespace: String,
     routines: BTreeSet<String>,
-    every: Duration,
+    poll_interval: Duration,
     /// Workers that were registered by this instance.
     registered: Arc<Mutex<BTreeMap<WorkerUid, RegisteredWorker>>>,
     /// Signals that a worker could not be reached.
@@ -70,16 +70,16 @@ impl BrokerDiscovery {
             broker,
             namespace,
             routines: routines.unwrap_or_default(),
-            every: READ_INTERVAL,
+            poll_interval: READ_INTERVAL,
             registered: Arc::default(),
             rechecks: watch::Sender::default(),
         })
     }
 
     /// How often to read the registry. Default: every second.
-    pub fn every(self, pause: Duration) -> Self {
+    pub fn poll_interval(self, interval: Duration) -> Self {
         Self {
-            every: pause.max(MIN_PAUSE),
+            poll_interval: interval.max(MIN_PAUSE),
             ..self
         }
     }
@@ -166,7 +166,7 @@ impl Discovery for BrokerDiscovery {
         let later = stream::unfold((this, rechecks), |(this, mut rechecks)| async move {
             let mut is_cut_off = false;
             loop {
-                wait_for_recheck(&mut rechecks, MIN_PAUSE, this.every).await;
+                wait_for_recheck(&mut rechecks, MIN_PAUSE, this.poll_interval).await;
                 match this.read_registry().await {
                     Ok(workers) => return Some((workers, (this, rechecks))),
                     // Known workers stay while the broker does not answer.
@@ -185,9 +185,9 @@ impl Discovery for BrokerDiscovery {
     }
 }
 
-fn failed(what: &str) -> impl FnOnce(io::Error) -> DiscoveryError {
-    let what = what.to_owned();
-    move |source| DiscoveryError { what, source }
+fn failed(operation: &str) -> impl FnOnce(io::Error) -> DiscoveryError {
+    let operation = operation.to_owned();
+    move |source| DiscoveryError { operation, source }
 }
 
 impl fmt::Debug for BrokerDiscovery {

@@ -23,7 +23,7 @@ pub(super) fn write(
     namespace: &str,
     routines: &BTreeSet<String>,
 ) -> Result<WorkerInfo, String> {
-    worker.check().map_err(|error| error.to_string())?;
+    worker.validate().map_err(|error| error.to_string())?;
     let WorkerMetadata {
         uid,
         address,
@@ -36,7 +36,7 @@ pub(super) fn write(
     } = worker.clone();
     if address
         .parse::<Address>()
-        .is_ok_and(|address| address.is_everywhere())
+        .is_ok_and(|address| address.is_wildcard())
     {
         let why =
             "which differs on each machine: say where others find it, or serve at one address";
@@ -128,9 +128,9 @@ fn parse_worker(callee: PoolWorkerInfo, pid: u32, is_here: bool) -> Result<Worke
         secure,
         encodings,
     };
-    worker.check().map_err(|error| error.to_string())?;
+    worker.validate().map_err(|error| error.to_string())?;
     let address: Address = worker.address.parse().map_err(|_| "address".to_owned())?;
-    if address.is_everywhere() || !(is_here || address.is_the_same_everywhere()) {
+    if address.is_wildcard() || !(is_here || address.is_global()) {
         return Err(format!("'{address}' is valid on its own machine only"));
     }
     Ok(worker)

@@ -107,7 +107,7 @@ async fn withdrawing_deregisters_in_the_background() {
 #[tokio::test]
 async fn a_recheck_reads_the_registry_at_once() {
     let (broker, discovery) = registry("math").await;
-    let discovery = discovery.every(Duration::from_secs(3600));
+    let discovery = discovery.poll_interval(Duration::from_secs(3600));
     let publisher = BrokerDiscovery::new("math", broker).unwrap();
     let mut news = discovery.subscribe(None).await.unwrap();
     publisher

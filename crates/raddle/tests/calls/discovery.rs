@@ -250,7 +250,7 @@ async fn calls_workers_from_dns() {
             .tags(["by-name"]);
         let name = name
             .name_servers([SocketAddr::from(([127, 0, 0, 1], port))])
-            .every(Duration::from_millis(50));
+            .poll_interval(Duration::from_millis(50));
         let durable = WorkerPool::builder()
             .discovery(name)
             .tags(["by-name"])

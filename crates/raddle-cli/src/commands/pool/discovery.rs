@@ -103,7 +103,7 @@ async fn broker(global: &Global, name: &str) -> Outcome<BrokerDiscovery> {
 /// Refuses to publish a wildcard address.
 fn check_address(args: &PoolServeArgs, how: &str) -> Outcome<()> {
     match &args.bind {
-        Some(bind) if bind.is_everywhere() && args.advertise.is_none() => {
+        Some(bind) if bind.is_wildcard() && args.advertise.is_none() => {
             Err(Failure::Usage(format!(
                 "'--discovery {how}' publishes the address '{bind}', which other machines cannot use: \
              give the host of this machine with --advertise HOST, or bind to one address"
@@ -119,7 +119,7 @@ fn check_reachable(args: &PoolServeArgs) -> Outcome<()> {
     let is_reached = args
         .bind
         .as_ref()
-        .is_some_and(|bind| bind.is_everywhere() || bind.is_the_same_everywhere());
+        .is_some_and(|bind| bind.is_wildcard() || bind.is_global());
     if is_reached || args.advertise.is_some() {
         return Ok(());
     }

@@ -55,7 +55,7 @@ fn worker_at_address(address: &Address, args: &FindArgs) -> FoundWorkers {
     let secure = args.credentials.credentials_ca.is_some();
     let worker = WorkerMetadata {
         secure,
-        ..WorkerMetadata::at(&address)
+        ..WorkerMetadata::for_address(&address)
     };
     FoundWorkers {
         name: address,

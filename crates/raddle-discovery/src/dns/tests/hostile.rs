@@ -1,4 +1,5 @@
-//! Servers that lie, and servers that say nothing: our use of the resolver stays bounded and keeps what is known.
+//! Tests with servers that forge answers or never answer: resources stay bounded, and known workers
+//! stay.
 
 use std::{
     net::{Ipv4Addr, UdpSocket},
@@ -16,21 +17,21 @@ use hickory_resolver::proto::{
 
 use super::*;
 
-/// A server that answers each question with any number of packets. It is gone with this.
-struct Liar {
-    place: SocketAddr,
+/// A server that answers each query with any packets. It ends on drop.
+struct ForgingServer {
+    address: SocketAddr,
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Liar {
-    /// For each question: the packets that are sent back, from another socket if that is said.
+impl ForgingServer {
+    /// `answer` returns the packets to send, and whether each is sent from another socket.
     fn start(mut answer: impl FnMut(&Message) -> Vec<(bool, Vec<u8>)> + Send + 'static) -> Self {
         let [socket, other] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         socket
             .set_read_timeout(Some(Duration::from_millis(20)))
             .unwrap();
-        let place = socket.local_addr().unwrap();
+        let address = socket.local_addr().unwrap();
         let done = Arc::new(AtomicBool::new(false));
         let is_done = Arc::clone(&done);
         let thread = std::thread::spawn(move || {
@@ -49,19 +50,19 @@ impl Liar {
             }
         });
         Self {
-            place,
+            address,
             done,
             thread: Some(thread),
         }
     }
 
-    /// One packet for each question.
-    fn saying(mut answer: impl FnMut(&Message) -> Vec<u8> + Send + 'static) -> Self {
+    /// One packet per query.
+    fn answering(mut answer: impl FnMut(&Message) -> Vec<u8> + Send + 'static) -> Self {
         Self::start(move |question| vec![(false, answer(question))])
     }
 }
 
-impl Drop for Liar {
+impl Drop for ForgingServer {
     fn drop(&mut self) {
         self.done.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -70,7 +71,7 @@ impl Drop for Liar {
     }
 }
 
-fn kind(question: &Message) -> RecordType {
+fn query_type(question: &Message) -> RecordType {
     question.queries[0].query_type()
 }
 
@@ -96,9 +97,9 @@ fn v4(address: impl Into<Ipv4Addr>) -> RData {
     RData::A(rdata::A(address.into()))
 }
 
-/// The answer of a server that has one host, `10.0.0.LAST`.
-fn honest(question: &Message, last: u8) -> Vec<u8> {
-    let records: &[RData] = if kind(question) == RecordType::A {
+/// A correct answer with one host, `10.0.0.LAST`.
+fn correct_answer(question: &Message, last: u8) -> Vec<u8> {
+    let records: &[RData] = if query_type(question) == RecordType::A {
         &[v4([10, 0, 0, last])]
     } else {
         &[]
@@ -107,8 +108,8 @@ fn honest(question: &Message, last: u8) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn answers_that_do_not_fit_the_question_are_not_believed() {
-    let liar = Liar::start(|question| {
+async fn answers_to_other_queries_are_ignored() {
+    let server = ForgingServer::start(|question| {
         let mut forged: Vec<_> = (1..20)
             .map(|n| {
                 let mut other = question.clone();
@@ -121,27 +122,27 @@ async fn answers_that_do_not_fit_the_question_are_not_believed() {
         forged.push(other_name);
         let mut packets: Vec<_> = forged
             .iter()
-            .map(|question| (false, honest(question, 66)))
+            .map(|question| (false, correct_answer(question, 66)))
             .collect();
-        // The right answer, from another socket.
-        packets.push((true, honest(question, 66)));
-        packets.push((false, honest(question, 1)));
+        // A matching answer, from another socket.
+        packets.push((true, correct_answer(question, 66)));
+        packets.push((false, correct_answer(question, 1)));
         packets
     });
-    let mut subscription = subscribe(&discovery("w.test:1", liar.place)).await;
+    let mut subscription = subscribe(&discovery("w.test:1", server.address)).await;
     let first = match ready(&mut subscription) {
         none if none.is_empty() => next(&mut subscription).await,
-        told => told.join(" "),
+        events => events.join(" "),
     };
     assert_eq!(first, "+10.0.0.1:1");
-    nothing(&mut subscription).await;
+    expect_no_event(&mut subscription).await;
 }
 
 #[tokio::test]
-async fn unreadable_answers_take_no_workers_away() {
+async fn malformed_answers_remove_no_workers() {
     let mut count = 0;
-    let liar = Liar::saying(move |question| {
-        let good = honest(question, 1);
+    let server = ForgingServer::answering(move |question| {
+        let good = correct_answer(question, 1);
         count += 1;
         match count % 6 {
             0 => good[..good.len() - 1].to_vec(),
@@ -155,79 +156,81 @@ async fn unreadable_answers_take_no_workers_away() {
             _ => good,
         }
     });
-    let mut subscription = subscribe(&discovery("w.test:1", liar.place)).await;
+    let mut subscription = subscribe(&discovery("w.test:1", server.address)).await;
     if ready(&mut subscription).is_empty() {
         assert_eq!(next(&mut subscription).await, "+10.0.0.1:1");
     }
-    nothing(&mut subscription).await;
+    expect_no_event(&mut subscription).await;
 }
 
 #[tokio::test]
-async fn an_empty_answer_is_not_believed_at_once() {
+async fn empty_answer_does_not_count_at_once() {
     let is_down = Arc::new(AtomicBool::new(false));
-    let (down, mut said) = (Arc::clone(&is_down), 0);
-    let liar = Liar::saying(move |question| {
-        // Each of the two looks that find nothing asks for both kinds of addresses.
+    let (down, mut answers) = (Arc::clone(&is_down), 0);
+    let server = ForgingServer::answering(move |question| {
+        // Each of the two empty lookups queries both address families.
         if down.load(Ordering::Relaxed) {
-            said += 1;
-            let is_over = said > 4;
-            return if is_over {
-                honest(question, 2)
+            answers += 1;
+            let is_back = answers > 4;
+            return if is_back {
+                correct_answer(question, 2)
             } else {
                 bytes(&reply(question, ResponseCode::NXDomain, &[]))
             };
         }
-        honest(question, 1)
+        correct_answer(question, 1)
     });
-    let mut subscription = subscribe(&discovery("w.test:1", liar.place)).await;
+    let mut subscription = subscribe(&discovery("w.test:1", server.address)).await;
     assert_eq!(ready(&mut subscription), ["+10.0.0.1:1"]);
     is_down.store(true, Ordering::Relaxed);
     assert_eq!(next(&mut subscription).await, "-10.0.0.1:1");
     assert_eq!(
         ready(&mut subscription),
         ["+10.0.0.2:1"],
-        "at the same time: the pool was never empty"
+        "in one step: the pool was never empty"
     );
 }
 
 #[tokio::test]
-async fn an_alias_of_itself_and_addresses_of_no_host_are_no_workers() {
-    let liar = Liar::saying(|question| {
+async fn cname_loop_and_invalid_addresses_are_no_workers() {
+    let server = ForgingServer::answering(|question| {
         let name = question.queries[0].name().clone();
-        let records = match kind(question) {
+        let records = match query_type(question) {
             RecordType::A => vec![v4([0; 4]), v4([224, 0, 0, 1]), v4([255; 4])],
             _ => vec![RData::CNAME(rdata::CNAME(name))],
         };
         bytes(&reply(question, ResponseCode::NoError, &records))
     });
     for discovery in [
-        discovery("w.test:1", liar.place),
-        discovery("w.test:1", liar.place).prefer_ipv6(),
+        discovery("w.test:1", server.address),
+        discovery("w.test:1", server.address).prefer_ipv6(),
     ] {
         let mut subscription = subscribe(&discovery).await;
         assert_eq!(ready(&mut subscription), [""; 0]);
-        nothing(&mut subscription).await;
+        expect_no_event(&mut subscription).await;
     }
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_is_passed_over() {
+async fn unresponsive_server_is_skipped() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let refusing = Liar::saying(|question| bytes(&reply(question, ResponseCode::Refused, &[])));
-    let good = Liar::saying(|question| honest(question, 1));
-    let servers = [silent.local_addr().unwrap(), refusing.place, good.place];
-    let discovery = discovery("w.test:1", good.place).name_servers(servers);
+    let refusing =
+        ForgingServer::answering(|question| bytes(&reply(question, ResponseCode::Refused, &[])));
+    let good = ForgingServer::answering(|question| correct_answer(question, 1));
+    let servers = [silent.local_addr().unwrap(), refusing.address, good.address];
+    let discovery = discovery("w.test:1", good.address).name_servers(servers);
     let mut subscription = subscribe(&discovery).await;
     let first = match ready(&mut subscription) {
         none if none.is_empty() => next(&mut subscription).await,
-        told => told.join(" "),
+        events => events.join(" "),
     };
     assert_eq!(first, "+10.0.0.1:1");
 }
 
 #[test]
-fn junk_is_no_packet() {
-    // The parser is that of the crate; it is fed by the network, so that a panic in it would be ours.
+fn packet_parser_never_panics() {
+    // The parser belongs to the crate, but its input comes from the network, so its panics would be
+    // ours.
     use proptest::prelude::*;
     proptest!(|(bytes in prop::collection::vec(any::<u8>(), 0..600))| {
         let _ = Message::from_vec(&bytes);
@@ -235,8 +238,8 @@ fn junk_is_no_packet() {
 }
 
 #[tokio::test]
-async fn names_with_a_dot_at_their_end_are_taken_as_they_are() {
+async fn absolute_name_is_looked_up_unchanged() {
     let server = super::server::Server::start("host-record=w.ns.test,10.0.0.1\n");
-    let mut subscription = subscribe(&discovery("w.ns.test.:1", server.place())).await;
+    let mut subscription = subscribe(&discovery("w.ns.test.:1", server.address())).await;
     assert_eq!(ready(&mut subscription), ["+10.0.0.1:1"]);
 }

@@ -1,4 +1,4 @@
-//! Names that are asked for: of a real server, of one that lies, and of none.
+//! Tests of DNS discovery, with a real name server and with forged answers.
 
 mod hostile;
 mod real;
@@ -9,22 +9,22 @@ use std::net::SocketAddr;
 use super::*;
 use crate::{DiscoveryEvent, testing::soon};
 
-/// So often somebody asks here.
-const OFTEN: Duration = Duration::from_millis(20);
+/// Polling interval of the tests.
+const INTERVAL: Duration = Duration::from_millis(20);
 
 fn discovery(name: &str, server: SocketAddr) -> DnsDiscovery {
     DnsDiscovery::new(name)
         .unwrap()
         .name_servers([server])
-        .every(OFTEN)
+        .poll_interval(INTERVAL)
 }
 
 async fn subscribe(discovery: &DnsDiscovery) -> Subscription {
     soon(discovery.subscribe(None)).await.unwrap()
 }
 
-/// What is heard: `+` for what is new, `-` for what is gone.
-fn shown(event: DiscoveryEvent) -> String {
+/// Formats an event: `+` for an addition, `~` for an update, `-` for a drop.
+fn format_event(event: DiscoveryEvent) -> String {
     match event {
         DiscoveryEvent::Added(worker) => format!("+{}", worker.address),
         DiscoveryEvent::Updated(worker) => format!("~{}", worker.address),
@@ -35,22 +35,22 @@ fn shown(event: DiscoveryEvent) -> String {
 fn ready(subscription: &mut Subscription) -> Vec<String> {
     crate::testing::ready(subscription)
         .into_iter()
-        .map(shown)
+        .map(format_event)
         .collect()
 }
 
 async fn next(subscription: &mut Subscription) -> String {
-    shown(crate::testing::next(subscription).await)
+    format_event(crate::testing::next(subscription).await)
 }
 
-/// Nothing is heard for a while in which it is asked several times.
-async fn nothing(subscription: &mut Subscription) {
-    let heard = tokio::time::timeout(OFTEN * 10, subscription.next()).await;
-    assert!(heard.is_err(), "{heard:?}");
+/// Checks that there is no event during several lookups.
+async fn expect_no_event(subscription: &mut Subscription) {
+    let event = tokio::time::timeout(INTERVAL * 10, subscription.next()).await;
+    assert!(event.is_err(), "{event:?}");
 }
 
 #[test]
-fn what_is_no_name_is_refused_with_what_would_be_one() {
+fn invalid_names_are_refused_with_a_hint() {
     for (name, advice) in [
         ("workers", "use host:port"),
         ("10.0.0.1:7", "this is an address"),
@@ -58,36 +58,40 @@ fn what_is_no_name_is_refused_with_what_would_be_one() {
     ] {
         let error = DnsDiscovery::new(name).unwrap_err();
         assert_eq!(error.source.kind(), io::ErrorKind::InvalidInput);
-        let said = error.to_string();
+        let message = error.to_string();
         assert!(
-            said.starts_with(&format!("'{name}' is no name of workers: ")) && said.contains(advice),
-            "{said}"
+            message.starts_with(&format!("invalid DNS name '{name}': "))
+                && message.contains(advice),
+            "{message}"
         );
     }
 }
 
 #[test]
-fn what_is_said_of_the_workers_is_said_of_each() {
+fn settings_apply_to_each_worker() {
     let discovery = DnsDiscovery::new("workers:7070")
         .unwrap()
         .tags(["gpu"])
         .extra("zone", "b")
         .secure();
-    let [one, two] =
-        ["10.0.0.1:7070", "[fd00::1]:7070"].map(|place| discovery.0.worker(place.parse().unwrap()));
+    let [one, two] = ["10.0.0.1:7070", "[fd00::1]:7070"]
+        .map(|address| discovery.0.worker(address.parse().unwrap()));
     assert_eq!(
         (one.address.as_str(), two.address.as_str()),
         ("10.0.0.1:7070", "[fd00::1]:7070")
     );
     assert_eq!(
         (one.uid, one.pid),
-        (crate::WorkerUid::of_address("10.0.0.1:7070"), 0)
+        (crate::WorkerUid::from_address("10.0.0.1:7070"), 0)
     );
     assert!(
-        one.secure && one.tags.contains("gpu") && one.extra["zone"] == "b" && one.check().is_ok()
+        one.secure
+            && one.tags.contains("gpu")
+            && one.extra["zone"] == "b"
+            && one.validate().is_ok()
     );
     assert_ne!(one.uid, two.uid);
-    // Who is given another has his own.
+    // A changed copy does not change the original.
     let other = discovery.clone().tags(["other"]);
     assert_eq!(
         (

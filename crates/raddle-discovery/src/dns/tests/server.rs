@@ -1,4 +1,4 @@
-//! A real name server, on a port of this machine.
+//! A real name server on a local port.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 
-/// `dnsmasq` with records of its own, which asks nobody else. It is gone with this.
+/// `dnsmasq` with its own records and without upstream servers. It is killed on drop.
 pub(super) struct Server {
     home: TempDir,
     port: u16,
@@ -18,7 +18,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// One that answers with this, in the words of its configuration.
+    /// Starts a server with these lines of configuration.
     pub(super) fn start(records: &str) -> Self {
         let mut server = Self {
             home: tempfile::tempdir().unwrap(),
@@ -29,11 +29,11 @@ impl Server {
         server
     }
 
-    pub(super) fn place(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Answers with this from now on. It is gone for a moment.
+    /// Restarts the server with other records. It is unavailable for a moment.
     pub(super) fn change(&mut self, records: &str) {
         self.stop();
         let common = "no-resolv\nno-hosts\nno-daemon\nbind-interfaces\nlisten-address=127.0.0.1\nno-negcache\nlocal=/test/\n";
@@ -42,7 +42,7 @@ impl Server {
             self.hosts().display(),
             self.port
         );
-        // As whoever it is that runs this.
+        // Otherwise dnsmasq changes its user when started as root.
         let user = if rustix::process::geteuid().is_root() {
             "user=root\n"
         } else {
@@ -78,7 +78,7 @@ impl Server {
         self.wait_until_it_answers();
     }
 
-    /// Answers with these addresses besides, from now on, without having been gone: one `address name` in each line.
+    /// Sets additional hosts without a restart: lines of `address name`.
     pub(super) fn reload(&self, hosts: &str) {
         fs::write(self.hosts(), hosts).unwrap();
         let process = self.process.as_ref().unwrap();
@@ -100,17 +100,17 @@ impl Server {
     fn wait_until_it_answers(&mut self) {
         let query = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x05ready\x04test\0\0\x01\0\x01";
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        socket.connect(self.place()).unwrap();
+        socket.connect(self.address()).unwrap();
         socket
             .set_read_timeout(Some(Duration::from_millis(50)))
             .unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
-        // Until it listens, the system says that nobody does.
+        // Until the server listens, `send` and `recv` fail with ECONNREFUSED.
         while socket.send(query).is_err() || socket.recv(&mut [0; 512]).is_err() {
             let ended = self.process.as_mut().unwrap().try_wait().unwrap();
             let log = fs::read_to_string(self.home.path().join("log")).unwrap();
             assert!(ended.is_none(), "dnsmasq has ended: {log}");
-            assert!(Instant::now() < deadline, "dnsmasq does not answer: {log}");
+            assert!(Instant::now() < deadline, "dnsmasq does not respond: {log}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -122,7 +122,7 @@ impl Drop for Server {
     }
 }
 
-/// A port that nobody uses, for packets and for streams.
+/// A port that is free for UDP and TCP.
 pub(super) fn free_port() -> u16 {
     for _ in 0..100 {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

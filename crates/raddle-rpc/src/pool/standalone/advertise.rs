@@ -48,7 +48,7 @@ pub(super) fn is_exposed(bind: &Address) -> bool {
 pub(super) fn local_address(served: &str) -> String {
     served.parse::<Address>().map_or_else(
         |_| served.to_owned(),
-        |served| served.reached_here().to_string(),
+        |served| served.connect_address().to_string(),
     )
 }
 
@@ -123,7 +123,7 @@ impl FromStr for Advertise {
             .parse::<Address>()
             .map_err(|_| wrong())?;
         let is_well_formed = address.ip().is_some() || !host.contains(':');
-        let is_one = address.host().is_some() && is_well_formed && !address.is_everywhere();
+        let is_one = address.host().is_some() && is_well_formed && !address.is_wildcard();
         if is_one {
             Ok(Self {
                 host: host.to_owned(),
