@@ -229,7 +229,7 @@ pub(super) fn word(stage: raddle_model::stop::StopStage) -> Option<BroadcastComm
         StopStage::Running => None,
         StopStage::Draining => Some(BroadcastCommand::Stop),
         // Its second signal means: give back what you run.
-        StopStage::Terminating => Some(BroadcastCommand::GiveBack),
+        StopStage::Terminating => Some(BroadcastCommand::Release),
         StopStage::Killing => Some(BroadcastCommand::Kill),
     }
 }

@@ -9,7 +9,7 @@ use super::{
     Options, Process, ReconnectPolicy,
     group_process::{GroupProcessParams, VARIABLE},
 };
-use raddle_spawner::{ProcessTemplate, WARM_VARIABLE, worker_words};
+use raddle_spawner::{ProcessTemplate, WARM_VARIABLE, worker_args};
 
 const QUEUE_URL: &str = "QUEUE_URL";
 /// How many marks there are in the time after which a process counts as hung.
@@ -35,7 +35,7 @@ pub(super) fn template(
         .iter()
         .filter(|worker| !off.contains(&worker.slug));
     let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
-    args.extend(worker_words(&process.name, &slugs).map(OsString::from));
+    args.extend(worker_args(&process.name, &slugs).map(OsString::from));
     let mut say = |words: &[&str]| args.extend(words.iter().map(OsString::from));
     if !options.words.iter().any(|word| word == "--verbose") {
         // That one was told to stop, and left, is no news.

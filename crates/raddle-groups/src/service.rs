@@ -243,8 +243,8 @@ impl GroupService {
                 }
                 self.act(SupervisorEvent::Ready(id), None);
             }
-            GroupEvent::News(_, WorkerEvent::Begun) => {}
-            GroupEvent::News(id, WorkerEvent::Gone(gone)) => {
+            GroupEvent::News(_, WorkerEvent::TaskClaimed) => {}
+            GroupEvent::News(id, WorkerEvent::Exited(gone)) => {
                 // One that has begun all that it may has left by itself.
                 if let Some(tasks) = self.children.begun(id) {
                     let now = self.now();
