@@ -241,7 +241,7 @@ pub(super) fn stage_command(stage: raddle_model::stop::StopStage) -> Option<Broa
         StopStage::Running => None,
         StopStage::Draining => Some(BroadcastCommand::Stop),
         // The second signal makes a worker release the tasks that it runs.
-        StopStage::Terminating => Some(BroadcastCommand::GiveBack),
+        StopStage::Terminating => Some(BroadcastCommand::Release),
         StopStage::Killing => Some(BroadcastCommand::Kill),
     }
 }

@@ -9,7 +9,7 @@ use super::{
     Options, Process, ReconnectPolicy,
     group_process::{GroupProcessParams, VARIABLE},
 };
-use raddle_spawner::{ProcessTemplate, WARM_VARIABLE, worker_words};
+use raddle_spawner::{ProcessTemplate, WARM_VARIABLE, worker_args};
 
 const QUEUE_URL: &str = "QUEUE_URL";
 /// How many heartbeats fit into the time after which a process counts as hung.
@@ -37,7 +37,7 @@ pub(super) fn template(
         .iter()
         .filter(|worker| !off.contains(&worker.slug));
     let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
-    args.extend(worker_words(&process.name, &slugs).map(OsString::from));
+    args.extend(worker_args(&process.name, &slugs).map(OsString::from));
     let mut push_args = |words: &[&str]| args.extend(words.iter().map(OsString::from));
     if !options.words.iter().any(|word| word == "--verbose") {
         // The worker's own messages about its stop are noise: the manager logs it.

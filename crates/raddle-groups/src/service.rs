@@ -248,8 +248,8 @@ impl GroupService {
                 }
                 self.apply_event(SupervisorEvent::Ready(id), None);
             }
-            GroupEvent::Child(_, WorkerEvent::Begun) => {}
-            GroupEvent::Child(id, WorkerEvent::Gone(gone)) => {
+            GroupEvent::Child(_, WorkerEvent::TaskClaimed) => {}
+            GroupEvent::Child(id, WorkerEvent::Exited(gone)) => {
                 // If it began all of its `max_tasks`, it left as configured: the core must know
                 // before it ends.
                 if let Some(tasks) = self.children.attempts_started(id) {

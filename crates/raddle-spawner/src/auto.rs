@@ -1,95 +1,95 @@
-//! The size of a warm pool that nobody has stated: the smallest for which an arriving task finds an idle worker as often as it should. A pure
-//! decision.
+//! `AutoSizer`: the size of an automatic warm pool, the smallest for which an arriving task finds
+//! an idle worker as often as `hit_target` says. Pure.
 //!
-//! A worker that is taken is replaced at once, and its replacement needs the start-up time. So the number of workers that are missing from
-//! the pool when a task arrives is the number of tasks that arrived within the last start-up time. Where those come independently of each
-//! other, that is Poisson-distributed around `rate × start-up time`, and a pool of `k` is empty with the probability that there were `k` or
-//! more.
+//! A claimed worker is replaced at once, and the replacement takes the start-up time. So the number
+//! of workers that are missing when a task arrives is the number of tasks that arrived within the
+//! last start-up time. For independent arrivals that number is Poisson-distributed with mean `rate
+//! × start-up time`, and a pool of `k` is empty with the probability of `k` or more.
 
 use std::time::Duration;
 
-/// How fast the estimate follows a load that grows, and one that shrinks.
-const UP: Duration = Duration::from_secs(2);
-const DOWN: Duration = Duration::from_secs(60);
-/// Arrivals within this are counted as one observation.
+/// Time constants of the rate estimate for a growing and a shrinking load.
+const GROW: Duration = Duration::from_secs(2);
+const SHRINK: Duration = Duration::from_secs(60);
+/// Arrivals within this time are one sample.
 const WINDOW: Duration = Duration::from_millis(200);
-/// A smaller pool must have been enough for so long before a worker is not replaced.
+/// How long a smaller pool must suffice before the pool shrinks.
 const HOLD: Duration = Duration::from_secs(30);
-/// What is assumed of a start-up that nobody has seen yet.
-const FIRST_START: Duration = Duration::from_millis(200);
-/// How much of a newly seen start-up time counts. Starts that take long come rarely, and it is those that a task has to wait for.
+/// Start-up time before the first one is measured.
+const DEFAULT_START: Duration = Duration::from_millis(200);
+/// Weight of a new start-up time that is shorter. Slow starts are rare, and tasks wait for those.
 const START_WEIGHT: f64 = 0.01;
-/// The share of the misses that are allowed which is planned for. The rest is for what the model leaves out: that arrivals are not quite
-/// independent, and that a worker that was taken is not replaced in the same moment.
+/// The part of the allowed misses that the model may use. The rest covers what it leaves out:
+/// arrivals are not quite independent, and replacing a worker takes a moment.
 const PLANNED_MISSES: f64 = 0.5;
 
 #[derive(Debug)]
 pub(super) struct AutoSizer {
     hit_target: f64,
-    ceiling: u32,
-    /// Tasks in a second, lately and in the longer run.
+    max_size: u32,
+    /// Tasks per second: short-term and long-term averages.
     fast: f64,
     slow: f64,
     start_secs: f64,
-    /// Arrivals since this window began.
+    /// Arrivals since the window started.
     arrived: u64,
-    window_began: Duration,
+    window_started: Duration,
     size: u32,
-    /// Since when a smaller pool would do.
+    /// Since when a smaller pool would suffice.
     smaller_since: Option<Duration>,
-    /// The largest that was needed since then.
+    /// The largest size that was needed since then.
     needed_since: u32,
 }
 
 impl AutoSizer {
-    pub(super) fn new(hit_target: f64, ceiling: u32) -> Self {
+    pub(super) fn new(hit_target: f64, max_size: u32) -> Self {
         Self {
             hit_target,
-            ceiling: ceiling.max(1),
+            max_size: max_size.max(1),
             fast: 0.0,
             slow: 0.0,
-            start_secs: FIRST_START.as_secs_f64(),
+            start_secs: DEFAULT_START.as_secs_f64(),
             arrived: 0,
-            window_began: Duration::ZERO,
+            window_started: Duration::ZERO,
             size: 1,
             smaller_since: None,
             needed_since: 0,
         }
     }
 
-    /// Tasks have arrived.
-    pub(super) fn arrived(&mut self, tasks: u64) {
+    /// Records arrivals.
+    pub(super) fn record_arrivals(&mut self, tasks: u64) {
         self.arrived += tasks;
     }
 
-    /// A worker was ready so long after it was launched.
-    pub(super) fn started(&mut self, took: Duration) {
-        let took = took.as_secs_f64();
-        // A slow start counts at once: the pool has to do for it.
-        self.start_secs = if took > self.start_secs {
-            took
+    /// Records a start-up time.
+    pub(super) fn record_start(&mut self, duration: Duration) {
+        let duration = duration.as_secs_f64();
+        // A slow start counts in full at once, because the pool must cover it.
+        self.start_secs = if duration > self.start_secs {
+            duration
         } else {
-            self.start_secs + START_WEIGHT * (took - self.start_secs)
+            self.start_secs + START_WEIGHT * (duration - self.start_secs)
         };
     }
 
-    /// The size to keep from now on.
+    /// Returns the pool size for now.
     pub(super) fn size(&mut self, now: Duration) -> u32 {
-        let window = now.saturating_sub(self.window_began);
+        let window = now.saturating_sub(self.window_started);
         if window >= WINDOW {
             let seen = self.arrived as f64 / window.as_secs_f64();
-            (self.arrived, self.window_began) = (0, now);
+            (self.arrived, self.window_started) = (0, now);
             let follow = |rate: f64, over: Duration| {
                 rate + (seen - rate) * (1.0 - (-window.as_secs_f64() / over.as_secs_f64()).exp())
             };
-            self.fast = follow(self.fast, UP);
-            self.slow = follow(self.slow, DOWN);
+            self.fast = follow(self.fast, GROW);
+            self.slow = follow(self.slow, SHRINK);
         }
         let rate = self.fast.max(self.slow);
-        let needed = pool_for(
+        let needed = smallest_pool(
             rate * self.start_secs,
             PLANNED_MISSES * (1.0 - self.hit_target),
-            self.ceiling,
+            self.max_size,
         );
         if needed >= self.size {
             (self.size, self.smaller_since) = (needed, None);
@@ -98,7 +98,7 @@ impl AutoSizer {
         match self.smaller_since {
             None => (self.smaller_since, self.needed_since) = (Some(now), needed),
             Some(since) if now.saturating_sub(since) >= HOLD => {
-                // Down to what was needed at most meanwhile, and no further.
+                // Shrink to the largest size that was needed meanwhile.
                 (self.size, self.smaller_since) = (self.needed_since.max(needed), None);
             }
             Some(_) => self.needed_since = self.needed_since.max(needed),
@@ -107,16 +107,18 @@ impl AutoSizer {
     }
 }
 
-/// The smallest pool that is empty no more often than `miss`, when `missing` workers are being replaced on average.
-fn pool_for(missing: f64, miss: f64, ceiling: u32) -> u32 {
+/// The smallest pool that is empty with at most probability `miss`, if `missing` workers are being
+/// replaced on average.
+fn smallest_pool(missing: f64, miss: f64, max_size: u32) -> u32 {
     let mut term = (-missing).exp();
     if term == 0.0 {
-        // Too many to be added up: so far above the mean the tail of a normal distribution is as good.
-        return ((missing + 6.0 * missing.sqrt()).ceil() as u32).min(ceiling);
+        // Too many terms to add: far above the mean, the tail of a normal distribution is close
+        // enough.
+        return ((missing + 6.0 * missing.sqrt()).ceil() as u32).min(max_size);
     }
     let mut below = term;
     let mut size = 1;
-    while 1.0 - below > miss && size < ceiling {
+    while 1.0 - below > miss && size < max_size {
         term *= missing / f64::from(size);
         below += term;
         size += 1;
@@ -130,7 +132,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(5);
 
-    /// A generator that needs no crate: the tests want arrivals that look random and are the same each time.
+    /// A deterministic pseudo-random generator.
     struct TestArrivals(u64);
 
     impl TestArrivals {
@@ -141,7 +143,7 @@ mod tests {
             (self.0 >> 11) as f64 / (1u64 << 53) as f64
         }
 
-        /// How many arrive within one step.
+        /// The number of arrivals within one step.
         fn arrivals(&mut self, rate: f64) -> u32 {
             let (mut left, mut count) = (self.roll(), 0);
             let mean = rate * STEP.as_secs_f64();
@@ -164,7 +166,7 @@ mod tests {
         last: u32,
     }
 
-    /// A pool under a load, from the moment `from` on.
+    /// Simulates a pool under a load, and measures from second `from` on.
     fn simulate(rate: impl Fn(f64) -> f64, start: Duration, secs: u64, from: u64) -> DemandSample {
         let (mut auto, mut dice) = (
             AutoSizer::new(0.99, 1000),
@@ -177,10 +179,10 @@ mod tests {
             now += STEP;
             let before = ready_at.len();
             ready_at.retain(|at| *at > now);
-            (before > ready_at.len()).then(|| auto.started(start));
+            (before > ready_at.len()).then(|| auto.record_start(start));
             idle += (before - ready_at.len()) as u32;
             let arrivals = dice.arrivals(rate(now.as_secs_f64()));
-            auto.arrived(arrivals.into());
+            auto.record_arrivals(arrivals.into());
             let hits = arrivals.min(idle);
             idle -= hits;
             let size = auto.size(now);
@@ -198,24 +200,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_empty_as_seldom_as_it_should_be() {
-        assert_eq!(pool_for(0.0, 0.01, 100), 1);
-        // By the table of the distribution: P(N ≥ 5) = 0.0037 and P(N ≥ 4) = 0.019 around 1.
-        assert_eq!(pool_for(1.0, 0.01, 100), 5);
-        assert_eq!(pool_for(10.0, 0.01, 100), 19);
-        assert_eq!(pool_for(10.0, 0.01, 7), 7);
-        assert_eq!(pool_for(1e9, 0.01, 50), 50);
+    fn the_pool_is_as_small_as_the_miss_rate_allows() {
+        assert_eq!(smallest_pool(0.0, 0.01, 100), 1);
+        // From the table of the distribution: P(N ≥ 5) = 0.0037 and P(N ≥ 4) = 0.019 for mean 1.
+        assert_eq!(smallest_pool(1.0, 0.01, 100), 5);
+        assert_eq!(smallest_pool(10.0, 0.01, 100), 19);
+        assert_eq!(smallest_pool(10.0, 0.01, 7), 7);
+        assert_eq!(smallest_pool(1e9, 0.01, 50), 50);
         for mean in 1..200 {
             let (size, more) = (
-                pool_for(mean.into(), 0.01, 1000),
-                pool_for(f64::from(mean) + 0.5, 0.01, 1000),
+                smallest_pool(mean.into(), 0.01, 1000),
+                smallest_pool(f64::from(mean) + 0.5, 0.01, 1000),
             );
             assert!(size > mean && more >= size, "{mean}: {size}, {more}");
         }
     }
 
     #[test]
-    fn a_steady_load_finds_a_worker_and_the_pool_does_not_flap() {
+    fn a_steady_load_finds_idle_workers_and_a_stable_pool() {
         for (rate, millis) in [(2.0, 100), (20.0, 100), (100.0, 50), (50.0, 1000)] {
             let seen = simulate(|_| rate, Duration::from_millis(millis), 300, 30);
             let ratio = f64::from(seen.hits) / f64::from(seen.arrivals);
@@ -235,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_fast_and_shrinks_slowly() {
+    fn grows_fast_and_shrinks_slowly() {
         let start = Duration::from_millis(100);
-        // A flood from the 100th second on; by the 105th it is met.
+        // The load jumps at second 100. By second 105 the pool has grown.
         let flood = |secs: f64| if secs < 100.0 { 1.0 } else { 100.0 };
         let seen = simulate(flood, start, 160, 105);
         assert!(f64::from(seen.hits) / f64::from(seen.arrivals) >= 0.99);
-        // It is over at the 60th second; a minute and a half later the pool is smaller, and in the end as small as it was.
+        // The load drops at second 60. The pool shrinks over minutes, down to its first size.
         let ebb = |secs: f64| if secs < 60.0 { 100.0 } else { 0.5 };
         let (soon, late) = (simulate(ebb, start, 75, 60), simulate(ebb, start, 600, 590));
         assert!(soon.last >= 10, "{}", soon.last);

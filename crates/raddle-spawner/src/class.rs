@@ -1,4 +1,4 @@
-//! Which containers, or pods, belong together, and what they are called.
+//! `WorkerClass`: which containers or pods belong together, and their names.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,52 +6,55 @@ use raddle_model::CapSet;
 
 use super::LaunchId;
 
-/// Workers that take the same tasks from the same broker. It is what the next spawner knows the containers of the last one by, so it is the
-/// same in every version: a change here would leave containers behind that nobody looks after.
+/// Workers that take the same tasks from the same broker. A spawner recognises the containers of
+/// its predecessor by it, so the hash must never change between versions: containers would be
+/// orphaned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerClass(String);
 
-/// The labels of containers and pods: their class, and the spawner that has made them.
+/// Labels of containers and pods: their class, and the spawner that created them.
 pub(super) const CLASS: &str = "raddle.class";
 pub(super) const SPAWNER: &str = "raddle.spawner";
-/// What every name begins with.
+/// Prefix of all names.
 const PREFIX: &str = "raddle-";
-/// Between one part of what is hashed and the next: in none of them.
+/// Separates the hashed parts. It occurs in none of them.
 const SEPARATOR: u8 = 0;
 
 impl WorkerClass {
-    /// The class of workers with these capabilities and queues, on the broker at `location`, which must hold no password.
+    /// The class of workers with these capabilities and queues. `location` names the broker,
+    /// without password.
     pub fn new(location: &str, caps: &CapSet, queues: &[String]) -> Self {
         let caps = caps.to_string();
         let parts = [location, &caps]
             .into_iter()
             .chain(queues.iter().map(String::as_str));
         let hash = parts.fold(FNV_OFFSET, |hash, part| {
-            fnv(fnv(hash, part.as_bytes()), &[SEPARATOR])
+            fnv1a(fnv1a(hash, part.as_bytes()), &[SEPARATOR])
         });
         Self(format!("{hash:016x}"))
     }
 
-    /// The class of this short name.
+    /// The class with this short name.
     #[cfg(feature = "docker")]
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
         (name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
             .then(|| Self(name.into()))
     }
 
-    /// A short name: sixteen hexadecimal digits.
+    /// The short name: sixteen hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The name of a new container of this class; its host name, too, by which it is found in the registry. It is random, for other spawners name theirs too.
+    /// A name for a new container of this class. It is also the host name, which the registry
+    /// shows. It is random, because other spawners choose names too.
     pub(crate) fn new_id(&self) -> LaunchId {
         let number = RandomState::new().hash_one(0u8) as u32;
         LaunchId::named(&format!("{PREFIX}{}-{number:08x}", self.0))
     }
 
-    /// Whether this is the name of such a container.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    /// Whether this is the name of a container of this class.
+    pub(crate) fn matches(&self, name: &str) -> bool {
         let number = || {
             name.strip_prefix(PREFIX)?
                 .strip_prefix(self.as_str())?
@@ -66,8 +69,8 @@ impl WorkerClass {
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// FNV-1a: it need not withstand anybody, but must never change.
-fn fnv(hash: u64, bytes: &[u8]) -> u64 {
+/// FNV-1a: it needs no security, but must never change.
+fn fnv1a(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME)
     })
@@ -83,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_what_takes_the_same_tasks() {
+    fn a_class_depends_on_broker_capabilities_and_queues() {
         let one = class("sqlite:/a", "cpu", &["default"]);
         assert_eq!(one, class("sqlite:/a", "cpu", &["default"]));
         for other in [
@@ -98,18 +101,18 @@ mod tests {
         assert_eq!(
             one.as_str(),
             "2d5f3c97ba89aa16",
-            "what is written in labels stays as it is"
+            "labels must stay the same across versions"
         );
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn recognises_names_of_its_class() {
         let one = class("sqlite:/a", "cpu", &["default"]);
         let id = one.new_id();
         let name = id.as_str();
         assert!(name.len() <= 63 && id != one.new_id());
-        assert!(one.has(name));
-        assert!(!class("sqlite:/b", "cpu", &["default"]).has(name));
+        assert!(one.matches(name));
+        assert!(!class("sqlite:/b", "cpu", &["default"]).matches(name));
         for wrong in [
             "",
             "vm",
@@ -118,7 +121,7 @@ mod tests {
             &format!("{name}0"),
             &name.replace("raddle-", "raddle_"),
         ] {
-            assert!(!one.has(wrong), "{wrong}");
+            assert!(!one.matches(wrong), "{wrong}");
         }
     }
 }

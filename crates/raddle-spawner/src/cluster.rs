@@ -1,4 +1,4 @@
-//! What a Kubernetes cluster is asked for: the table `[spawner.kubernetes]`. Values only.
+//! `ClusterConfig`: the table `[spawner.kubernetes]`. Values only.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,35 +7,35 @@ use serde::Deserialize;
 
 use super::config::{ConfigError, error_at};
 
-/// What a cluster is asked for.
+/// Settings for a Kubernetes cluster.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct ClusterConfig {
-    /// The namespace of the pods, if it is not that of the spawner's own.
+    /// Namespace of the pods. Default: the spawner's own.
     pub namespace: Option<String>,
-    /// The API server, if the spawner is no pod of the cluster.
+    /// The API server, for a spawner that is no pod of the cluster.
     pub server: Option<String>,
-    /// The certificate of who vouches for that server.
+    /// CA certificate of that server.
     pub ca_file: Option<PathBuf>,
-    /// A file with the token that it knows us by. It is read anew for every call.
+    /// File with the token for the server. It is read for each call.
     pub token_file: Option<PathBuf>,
-    /// The Secret in which workers find the queue URL.
+    /// The Secret with the queue URL for workers.
     pub queue_secret: Option<String>,
     /// The key in that Secret.
     pub queue_secret_key: String,
-    /// A file that is laid over the pods that we make.
+    /// A file that is merged into each pod.
     pub template: Option<PathBuf>,
-    /// How long a pod may take to run.
+    /// How long a pod may take to start.
     pub start_within: HumanDuration,
-    /// How long a worker that is told to stop may take to finish its task.
+    /// How long a stopping worker may take to finish its task.
     pub grace: HumanDuration,
 }
 
-const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
-/// As the API has it for what becomes part of host names, and for what need not.
-const LONGEST_LABEL: usize = 63;
-const LONGEST_NAME: usize = 253;
+const MAX_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The API's limits for labels, which become part of host names, and for other names.
+const MAX_LABEL: usize = 63;
+const MAX_NAME: usize = 253;
 
 impl Default for ClusterConfig {
     fn default() -> Self {
@@ -47,9 +47,9 @@ impl Default for ClusterConfig {
             queue_secret: None,
             queue_secret_key: "QUEUE_URL".into(),
             template: None,
-            // A cluster that grows by a machine takes some minutes to do so.
+            // Adding a machine to a cluster takes some minutes.
             start_within: HumanDuration::secs(300),
-            // What takes longer is run again when a node is emptied.
+            // A task that takes longer runs again when its node is drained.
             grace: HumanDuration::secs(3600),
         }
     }
@@ -57,12 +57,12 @@ impl Default for ClusterConfig {
 
 impl ClusterConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        if let Some(wrong) = self
+        if let Some(invalid) = self
             .namespace
             .as_deref()
-            .filter(|name| !is_name(name, LONGEST_LABEL, "-"))
+            .filter(|name| !is_name(name, MAX_LABEL, "-"))
         {
-            let reason = format!("'{}' is not the name of a namespace", wrong.escape_debug());
+            let reason = format!("'{}' is no name of a namespace", invalid.escape_debug());
             return Err(error_at("kubernetes.namespace", reason));
         }
         let key = &self.queue_secret_key;
@@ -73,25 +73,25 @@ impl ClusterConfig {
         {
             return Err(error_at(
                 "kubernetes.queue_secret_key",
-                "it is not the key of a Secret",
+                "it is no key of a Secret",
             ));
         }
         if self
             .queue_secret
             .as_deref()
-            .is_some_and(|name| !is_name(name, LONGEST_NAME, "-."))
+            .is_some_and(|name| !is_name(name, MAX_NAME, "-."))
         {
-            // It is not repeated: it may be the URL itself, with its password.
-            let reason = "it is not the name of a Secret: give its name, not what is in it";
+            // Not repeated in the message: it may be the URL itself, with its password.
+            let reason = "it is no name of a Secret: give its name, not its contents";
             return Err(error_at("kubernetes.queue_secret", reason));
         }
         for (key, HumanDuration(time)) in
             [("start_within", self.start_within), ("grace", self.grace)]
         {
-            if time < Duration::from_secs(1) || time > LONGEST {
+            if time < Duration::from_secs(1) || time > MAX_TIME {
                 return Err(error_at(
                     &format!("kubernetes.{key}"),
-                    "it is not between a second and a week",
+                    "it must be between a second and a week",
                 ));
             }
         }
@@ -99,10 +99,10 @@ impl ClusterConfig {
     }
 }
 
-/// What the API takes for a name.
-fn is_name(name: &str, longest: usize, also: &str) -> bool {
+/// Whether the API accepts this name.
+fn is_name(name: &str, max: usize, also: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    name.len() <= longest
+    name.len() <= max
         && name.starts_with(is_plain)
         && name.ends_with(is_plain)
         && name.chars().all(|c| is_plain(c) || also.contains(c))

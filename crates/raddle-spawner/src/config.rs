@@ -1,4 +1,5 @@
-//! `spawner.toml`, and what flags and environment say instead. Values only: nothing is opened here.
+//! `Config`: `spawner.toml`, overridden by flags and environment. Values only: nothing is opened
+//! here.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
@@ -12,57 +13,57 @@ use raddle_container::ContainerLimits;
 
 use super::cluster::ClusterConfig;
 
-/// What a spawner is to be like: the table `[spawner]` of a file, in which flags and environment replace what they name.
+/// Settings of a spawner: the table `[spawner]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[non_exhaustive]
 pub struct Config {
-    /// Where the tasks are kept, if it says so.
+    /// The broker, if the file names it.
     pub queue_url: Option<String>,
-    /// What the workers offer.
-    #[serde(deserialize_with = "tags")]
+    /// Capabilities of the workers.
+    #[serde(deserialize_with = "deserialize_caps")]
     pub caps: CapSet,
-    /// The queues they serve.
+    /// Queues that they serve.
     pub queues: Vec<String>,
-    /// How many to have ahead of demand.
+    /// Idle workers to keep ahead of demand.
     #[serde(deserialize_with = "number_or_word")]
     pub warm_pool: WarmPool,
-    /// How many there may be at a time, whether they start, wait or work.
+    /// Most workers at a time, whether starting, idle or busy.
     pub max_parallel: Option<u32>,
-    /// The same: of both, the lower counts. [`check`](Self::check) sets it.
+    /// The same: the lower of both counts. [`check`](Self::check) sets it.
     pub max_workers: Option<u32>,
-    /// How long nothing is looked at when nothing happens, at most.
+    /// Longest pause between two checks when nothing happens.
     pub poll_ms: u64,
-    /// After how long without a task the workers leave.
+    /// Idle time after which workers exit.
     pub idle_timeout: HumanDuration,
     /// Age after which a worker takes no new task and exits.
     pub max_uptime: Option<HumanDuration>,
-    /// How many tasks of one find an idle worker, with a pool that sizes itself.
+    /// Ratio of tasks that should find an idle worker, for an automatic warm pool.
     pub hit_target: f64,
     /// How workers are started.
     pub launcher: LauncherKind,
-    /// The image of workers in containers.
+    /// Image of workers in containers and pods.
     pub worker_image: Option<String>,
-    /// What such a container may use.
+    /// Limits of such a container.
     pub container: ContainerLimits,
-    /// What a Kubernetes cluster is asked for.
+    /// Settings for a Kubernetes cluster.
     pub kubernetes: ClusterConfig,
-    /// How far the workers keep every task apart, at least.
+    /// Minimum isolation of tasks.
     pub min_isolation: Isolation,
-    /// The image of containers that the workers run tasks in.
+    /// Image for tasks in containers.
     pub task_image: Option<String>,
-    /// The directory of handlers for the workers.
+    /// Handler directory of the workers.
     pub handlers: Option<PathBuf>,
     /// Use only these handlers.
     pub plugins: Option<Vec<String>>,
 }
 
-/// How many workers to have ahead of demand.
+/// How many idle workers to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WarmPool {
-    /// So many.
+    /// This many.
     Fixed(u32),
-    /// As many as it takes.
+    /// As many as `hit_target` needs.
     Auto,
 }
 
@@ -80,13 +81,13 @@ pub enum LauncherKind {
     Kubernetes,
 }
 
-/// Why this is no spawner.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at '{path}': {reason}")]
 pub struct ConfigError {
-    /// The key, as `spawner.warm_pool`.
+    /// The key, such as `spawner.warm_pool`.
     path: String,
-    /// What is wrong with it, and what to do.
+    /// What is invalid, and what to do.
     reason: String,
 }
 
@@ -98,10 +99,10 @@ struct SpawnerFile {
     spawner: Config,
 }
 
-/// Workers for each core, unless the ceiling is stated: tasks wait as often as they compute.
+/// Default workers per core: tasks wait as often as they compute.
 const WORKERS_PER_CORE: u32 = 4;
-/// More than one machine has ever room for: beyond it a number is a mistake.
-const MOST_WORKERS: u32 = 10_000;
+/// More workers than any machine can run, so a larger number is a mistake.
+const MAX_WORKERS: u32 = 10_000;
 
 impl Default for Config {
     fn default() -> Self {
@@ -131,20 +132,21 @@ impl Default for Config {
 impl Config {
     /// Reads a `spawner.toml`.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        let wrong = |path: String, error: &toml::de::Error| ConfigError {
+        let invalid = |path: String, error: &toml::de::Error| ConfigError {
             path,
             reason: error.message().trim_end().into(),
         };
-        let reader = toml::Deserializer::parse(text).map_err(|error| wrong(".".into(), &error))?;
+        let reader =
+            toml::Deserializer::parse(text).map_err(|error| invalid(".".into(), &error))?;
         let SpawnerFile { spawner } =
             serde_path_to_error::deserialize(reader).map_err(|error| {
                 let path = error.path().to_string();
-                wrong(path, &error.into_inner())
+                invalid(path, &error.into_inner())
             })?;
         Ok(spawner)
     }
 
-    /// The same, if all of it is right, with a ceiling for a machine with so many cores where none is stated.
+    /// Checks the settings, and sets the default limit for a machine with this many cores.
     pub fn check(mut self, cores: u32) -> Result<Self, ConfigError> {
         trim_all(&mut self.queues);
         trim_all(self.plugins.as_deref_mut().unwrap_or_default());
@@ -159,17 +161,17 @@ impl Config {
                 .parse::<QueueName>()
                 .map_err(|error| error_at("queues", error))?;
         }
-        let usual = cores.max(1).saturating_mul(WORKERS_PER_CORE);
+        let default = cores.max(1).saturating_mul(WORKERS_PER_CORE);
         let ceiling = match self.warm_pool {
-            // A pool that is stated is meant, also where no ceiling is stated.
-            WarmPool::Fixed(size) => usual.max(size.saturating_add(cores)),
-            WarmPool::Auto => usual,
+            // A fixed pool is intended, even if no limit is set.
+            WarmPool::Fixed(size) => default.max(size.saturating_add(cores)),
+            WarmPool::Auto => default,
         };
         for (key, stated) in [
             ("max_parallel", self.max_parallel),
             ("max_workers", self.max_workers),
         ] {
-            within(key, stated.unwrap_or(1), 1, MOST_WORKERS)?;
+            check_range(key, stated.unwrap_or(1), 1, MAX_WORKERS)?;
         }
         let stated = [self.max_parallel, self.max_workers]
             .into_iter()
@@ -177,16 +179,16 @@ impl Config {
             .min();
         let max_workers = *self
             .max_workers
-            .insert(stated.unwrap_or(ceiling.min(MOST_WORKERS)));
+            .insert(stated.unwrap_or(ceiling.min(MAX_WORKERS)));
         if let WarmPool::Fixed(size) = self.warm_pool
             && size > max_workers
         {
             let reason = format!(
-                "{size} workers cannot be kept where there may be {max_workers}: raise max_parallel, or lower this"
+                "{size} workers cannot be kept with a limit of {max_workers}: raise max_parallel, or lower this"
             );
             return Err(error_at("warm_pool", reason));
         }
-        within("poll_ms", self.poll_ms, 10, 3_600_000)?;
+        check_range("poll_ms", self.poll_ms, 10, 3_600_000)?;
         if !(self.hit_target > 0.0 && self.hit_target < 1.0) {
             let reason = format!("{} is not between 0 and 1: 0.99 is usual", self.hit_target);
             return Err(error_at("hit_target", reason));
@@ -194,13 +196,13 @@ impl Config {
         if self.idle_timeout.0.is_zero() {
             return Err(error_at(
                 "idle_timeout",
-                "workers that leave at once are not warm: give a time",
+                "workers that exit at once are not warm: give a time",
             ));
         }
         if self.max_uptime.is_some_and(|uptime| uptime.0.is_zero()) {
             return Err(error_at(
                 "max_uptime",
-                "workers that are too old at once take nothing: give a time",
+                "workers that are too old at once take no task: give a time",
             ));
         }
         let is_named = |image: &String| !image.trim().is_empty();
@@ -227,9 +229,9 @@ impl Config {
         Ok(self)
     }
 
-    /// How many workers there may be at a time.
+    /// Most workers at a time.
     pub fn max_workers(&self) -> u32 {
-        self.max_workers.unwrap_or(MOST_WORKERS)
+        self.max_workers.unwrap_or(MAX_WORKERS)
     }
 }
 
@@ -246,13 +248,13 @@ pub(super) fn error_at(key: &str, reason: impl fmt::Display) -> ConfigError {
     }
 }
 
-pub(super) fn within<T: PartialOrd + fmt::Display>(
+pub(super) fn check_range<T: PartialOrd + fmt::Display>(
     key: &str,
     value: T,
     least: T,
     most: T,
 ) -> Result<(), ConfigError> {
-    // NaN is out of bounds too.
+    // NaN is out of range too.
     if value >= least && value <= most {
         return Ok(());
     }
@@ -262,12 +264,12 @@ pub(super) fn within<T: PartialOrd + fmt::Display>(
     ))
 }
 
-fn tags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<CapSet, D::Error> {
+fn deserialize_caps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<CapSet, D::Error> {
     CapSet::from_people(&Vec::<String>::deserialize(deserializer)?.join(","))
         .map_err(de::Error::custom)
 }
 
-/// Reads a number or a text in the way that a flag is read.
+/// Deserialises a number or a text like a flag.
 pub(super) fn number_or_word<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -280,7 +282,7 @@ where
     text.parse().map_err(de::Error::custom)
 }
 
-/// The text of a flag or a variable: a number, or `auto`.
+/// Parses a flag or variable: a number, or `auto`.
 impl FromStr for WarmPool {
     type Err = String;
 
@@ -304,7 +306,7 @@ impl FromStr for LauncherKind {
             "docker" => Ok(Self::Docker),
             "kubernetes" => Ok(Self::Kubernetes),
             _ => Err(format!(
-                "there is no launcher '{text}': 'process' starts workers on this machine, 'docker' in containers, 'kubernetes' in pods"
+                "there is no launcher '{text}': use 'process' for workers on this machine, 'docker' for containers, 'kubernetes' for pods"
             )),
         }
     }
@@ -324,15 +326,15 @@ impl fmt::Display for LauncherKind {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Config, String> {
+    fn parse(text: &str) -> Result<Config, String> {
         Config::from_toml(text)
             .and_then(|config| config.check(2))
             .map_err(|error| error.to_string())
     }
 
     #[test]
-    fn the_file_of_the_documentation_is_understood() {
-        let config = read(
+    fn parses_the_documented_file() {
+        let config = parse(
             r#"
             [spawner]
             queue_url   = "redis://broker:6379/0"
@@ -357,7 +359,7 @@ mod tests {
             (config.poll_ms, config.idle_timeout),
             (1000, HumanDuration::secs(600))
         );
-        let rest = read(
+        let rest = parse(
             "[spawner]\nwarm_pool='auto'\nhit_target=0.999\nidle_timeout='5m'\nmax_workers=3\nlauncher='process'\nmin_isolation='sandbox'",
         );
         let rest = rest.unwrap();
@@ -366,9 +368,9 @@ mod tests {
             (WarmPool::Auto, 3, HumanDuration::secs(300))
         );
         assert_eq!(rest.min_isolation, Isolation::Sandbox);
-        assert_eq!(read("").unwrap(), read("[spawner]").unwrap());
+        assert_eq!(parse("").unwrap(), parse("[spawner]").unwrap());
         let handlers =
-            read("[spawner]\nhandlers='there'\nplugins=['A', ' B']\nmax_uptime='1h'").unwrap();
+            parse("[spawner]\nhandlers='there'\nplugins=['A', ' B']\nmax_uptime='1h'").unwrap();
         assert_eq!(
             (handlers.handlers, handlers.max_uptime),
             (Some("there".into()), Some(HumanDuration::secs(3600)))
@@ -377,9 +379,9 @@ mod tests {
     }
 
     #[test]
-    fn of_two_bounds_the_lower_counts() {
-        let most = |lines: &str| read(&format!("[spawner]\n{lines}")).unwrap().max_workers();
-        assert_eq!(most(""), 8, "four for each core");
+    fn the_lower_limit_counts() {
+        let most = |lines: &str| parse(&format!("[spawner]\n{lines}")).unwrap().max_workers();
+        assert_eq!(most(""), 8, "four per core");
         assert_eq!((most("max_parallel = 3"), most("max_workers = 3")), (3, 3));
         assert_eq!(
             (
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_key_and_what_to_do() {
+    fn names_the_key_and_the_fix_of_invalid_settings() {
         for (line, key, words) in [
             ("warm_poll = 2", "spawner.warm_poll", "unknown field"),
             (
@@ -509,7 +511,7 @@ mod tests {
             (
                 "[spawner.container]\nseccomp = 'unconfined'",
                 "spawner.container.seccomp",
-                "without a filter",
+                "must have a filter",
             ),
             (
                 "launcher = 'kubernetes'",
@@ -524,7 +526,7 @@ mod tests {
             (
                 "[spawner.kubernetes]\nnamespace = 'a/b'",
                 "spawner.kubernetes.namespace",
-                "not the name of a namespace",
+                "no name of a namespace",
             ),
             (
                 "[spawner.kubernetes]\nqueue_secret = 'redis://:x@y'",
@@ -534,7 +536,7 @@ mod tests {
             (
                 "[spawner.kubernetes]\nqueue_secret_key = ''",
                 "spawner.kubernetes.queue_secret_key",
-                "not the key",
+                "no key",
             ),
             (
                 "[spawner.kubernetes]\nstart_within = 0",
@@ -547,20 +549,20 @@ mod tests {
                 "between a second and a week",
             ),
         ] {
-            let error = read(&format!("[spawner]\n{line}")).unwrap_err();
+            let error = parse(&format!("[spawner]\n{line}")).unwrap_err();
             assert!(
                 error.contains(&format!("'{key}'")) && error.contains(words),
                 "{line}: {error}"
             );
         }
-        assert!(read("[spawner").is_err());
-        assert!(read("[spawnr]").unwrap_err().contains("spawnr"));
+        assert!(parse("[spawner").is_err());
+        assert!(parse("[spawnr]").unwrap_err().contains("spawnr"));
     }
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_the_reader_panic(text: String) {
-            let _ = read(&text);
+        fn the_parser_never_panics(text: String) {
+            let _ = parse(&text);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Starting workers somewhere, and hearing of them.
+//! `Launcher`: the trait for starting one-shot workers.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
@@ -8,19 +8,21 @@ use raddle_model::{Tid, WorkerEntry, worker::WorkerInfo};
 
 use raddle_worker::worker::is_local;
 
-/// A worker that was launched, as its launcher names it: a process by its number, what runs elsewhere by its name there. No two that live
-/// have the same.
+/// A launched worker, as its launcher names it: a process by its PID, a container or pod by its
+/// name. Live workers have different ids.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaunchId(Arc<str>);
 
-/// Tells a worker that is another program which spawner keeps it. Commands never see variables that begin like this.
+/// Tells a worker in another program which spawner keeps it. Commands never see variables with this
+/// prefix.
 pub const SPAWNER_VARIABLE: &str = "RADDLE_INTERNAL_SPAWNER";
 
-/// Tells a worker that somebody listens, on its standard output or, if this is the path of a file, there: for its id, and for the word that it has its task.
+/// Tells a worker where to report: its id when it is registered, and a line when it has a task. The
+/// value is the path of a file, or means stdout.
 pub const WARM_VARIABLE: &str = "RADDLE_INTERNAL_WARM";
 
-/// How this program is told to be a worker in the foreground, of this name and for these queues. More may be said after it.
-pub fn worker_words(name: &str, queues: &[impl Borrow<str>]) -> [String; 7] {
+/// The arguments that start this program as a worker in the foreground. More may follow.
+pub fn worker_args(name: &str, queues: &[impl Borrow<str>]) -> [String; 7] {
     [
         "worker",
         "start",
@@ -33,75 +35,78 @@ pub fn worker_words(name: &str, queues: &[impl Borrow<str>]) -> [String; 7] {
     .map(String::from)
 }
 
-/// What a launcher tells of a worker.
+/// What a launcher reports about a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerEvent {
     /// It is registered and waits for a task.
     Ready(Tid),
-    /// It has its task.
-    Begun,
-    /// It is gone; nothing more is told of it.
-    Gone(ExitKind),
-    /// It could not be launched after all; nothing more is told of it.
+    /// It has claimed its task.
+    TaskClaimed,
+    /// It has ended. This is the last event.
+    Exited(ExitKind),
+    /// Its launch failed. This is the last event.
     Failed(LaunchError),
 }
 
-/// What workers can be told all at once.
+/// A command to all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BroadcastCommand {
-    /// To stop, or to stop faster if they were told before: SIGTERM.
+    /// Stop, or stop faster if repeated: SIGTERM.
     Stop,
-    /// To give back what they run, and stop.
-    GiveBack,
-    /// To be gone: SIGKILL.
+    /// Release the running task and stop.
+    Release,
+    /// End at once: SIGKILL.
     Kill,
 }
 
-/// How often something was in the way of a launch.
+/// Counts launch failures by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaunchFailureCounts([u64; LaunchFailure::ALL.len()]);
 
-/// Starts one-shot workers. They outlive it: what it starts finishes what it has begun, whatever becomes of the spawner.
+/// Starts one-shot workers. They outlive the launcher: a worker finishes its task even if its
+/// spawner is gone.
 #[async_trait]
 pub trait Launcher: Send {
-    /// Starts a worker for the spawner with this id, or begins to: where that takes long, it is not waited for, and news tells how it went.
+    /// Starts a worker for this spawner. A slow launch goes on in the background, and `next`
+    /// reports its outcome.
     async fn launch(&mut self, spawner: Tid) -> Result<LaunchId, LaunchError>;
 
-    /// Who of those that are registered is one that a launcher like this has started, this or another, and its id if so.
+    /// Returns the launch id of a registered worker, if a launcher of this kind has started it.
     fn recognise(&self, info: &WorkerInfo) -> Option<LaunchId>;
 
-    /// Is shown who is registered, whenever the spawner looks. A launcher to which workers say nothing themselves has its news from here.
-    fn look_at(&mut self, registry: &[WorkerEntry]) {
+    /// Receives the registry whenever the spawner reads it. A launcher whose workers do not report
+    /// directly takes their events from it.
+    fn observe_registry(&mut self, registry: &[WorkerEntry]) {
         let _ = registry;
     }
 
-    /// Takes charge of workers that spawners have left which are gone, and says which: from then on there is news of them as of its own.
-    /// `alive` are the other spawners that are not gone. A launcher that can be told nothing of workers which it has not started itself takes
-    /// none; they are found in the registry.
-    async fn inherit(&mut self, alive: &[Tid]) -> Result<Vec<LaunchId>, LaunchError> {
+    /// Adopts the workers of dead spawners, and returns them: from then on `next` reports them too.
+    /// `alive` are the other live spawners. A launcher that cannot watch workers that it has not
+    /// started adopts none; the spawner finds them in the registry.
+    async fn adopt(&mut self, alive: &[Tid]) -> Result<Vec<LaunchId>, LaunchError> {
         let _ = alive;
         Ok(Vec::new())
     }
 
-    /// The next news of any worker. Cancel-safe; waits for ever when there is none.
-    async fn next(&mut self) -> (LaunchId, WorkerEvent);
+    /// The next event of any worker. Cancel-safe; pending while there is none.
+    async fn next_event(&mut self) -> (LaunchId, WorkerEvent);
 
-    /// Tells all workers that it has started, or taken charge of.
-    fn tell(&mut self, what: BroadcastCommand);
+    /// Sends a command to all workers that it has started or adopted.
+    fn broadcast(&mut self, command: BroadcastCommand);
 
-    /// Ends a worker that it has taken charge of: it is not registered, so nothing is lost with it.
+    /// Ends an adopted worker that is not registered, so that no task is lost.
     fn discard(&mut self, id: &LaunchId) {
         let _ = id;
     }
 }
 
 impl LaunchId {
-    /// A worker that goes by this name.
+    /// The id of a worker with this name.
     pub fn named(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// A worker that is a process of this machine.
+    /// The id of a worker process of this machine.
     pub fn process(pid: u32) -> Self {
         Self(pid.to_string().into())
     }
@@ -118,8 +123,9 @@ impl fmt::Display for LaunchId {
     }
 }
 
-/// As the process of a worker of this machine, if it is one. One that has its number, and was begun at another time, is somebody else.
-pub(super) fn process_here(info: &WorkerInfo) -> Option<LaunchId> {
+/// The launch id of a worker process of this machine. A process with the same PID and another start
+/// time is not the worker.
+pub(super) fn recognise_process(info: &WorkerInfo) -> Option<LaunchId> {
     let is_another = || {
         info.born.is_some_and(|then| {
             raddle_runner::process_start_time(info.pid).is_some_and(|born| born != then)
@@ -129,11 +135,11 @@ pub(super) fn process_here(info: &WorkerInfo) -> Option<LaunchId> {
 }
 
 impl LaunchFailureCounts {
-    pub(super) fn met(&mut self, obstacle: LaunchFailure) {
-        self.0[obstacle as usize] += 1;
+    pub(super) fn record(&mut self, kind: LaunchFailure) {
+        self.0[kind as usize] += 1;
     }
 
-    /// Each, and how often it was met.
+    /// Each kind and its count.
     pub fn iter(&self) -> impl Iterator<Item = (LaunchFailure, u64)> {
         LaunchFailure::ALL.into_iter().zip(self.0)
     }

@@ -1,4 +1,4 @@
-//! Bringing a spawner to have the workers that it wants: how many it tells the core, and what it does of what the core says.
+//! Launching workers: how many the supervisor should keep, and carrying out its effects.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use raddle_container::ExitKind;
 use super::{
     Config, LaunchError, WarmPool,
     launcher::LaunchId,
-    plan::launches,
+    plan::workers_to_launch,
     service::{GROUP, SpawnerService},
 };
 
-/// Why there is no worker.
-pub(super) enum NoLaunch {
+/// Why a worker could not be launched.
+pub(super) enum LastFailure {
     /// The last one died before it was ready.
     Died(ExitKind),
     /// The last one died when it was ready, before it had a task.
@@ -23,48 +23,56 @@ pub(super) enum NoLaunch {
 }
 
 impl SpawnerService {
-    /// Takes charge of what a spawner has left that is gone, if there may be something.
-    pub(super) async fn inherit(&mut self, now: Duration) {
-        if !self.estate || self.paused || !self.seen || self.core.held_until(GROUP, now).is_some() {
+    /// Adopts workers of a dead spawner, if there may be any.
+    pub(super) async fn adopt_orphans(&mut self, now: Duration) {
+        if !self.may_have_orphans
+            || self.paused
+            || !self.registry_read
+            || self.core.held_until(GROUP, now).is_some()
+        {
             return;
         }
-        match self.launcher.inherit(&self.others).await {
+        match self.launcher.adopt(&self.other_spawners).await {
             Ok(left) => {
-                self.estate = false;
+                self.may_have_orphans = false;
                 for id in left {
-                    tracing::info!(worker = %id, "took charge of a worker that another spawner has left");
+                    tracing::info!(worker = %id, "adopted a worker of another spawner");
                     let child = self.core.adopt(GROUP, now);
-                    self.roster.inherited(id, child, now);
+                    self.workers.add_adopted(id, child, now);
                 }
             }
             Err(error) => {
-                self.not_launched(error);
+                self.record_launch_failure(error);
                 self.core.note(SupervisorEvent::Refused(GROUP), now);
             }
         }
     }
 
-    /// How many workers there are to be. Those that are there stay, whatever this says.
-    pub(super) fn wanted(&mut self, now: Duration) -> usize {
-        // Until nobody can have left any, nobody knows how many there are.
-        if self.paused || !self.seen || self.estate {
+    /// How many workers to keep. Existing workers stay in any case.
+    pub(super) fn wanted_workers(&mut self, now: Duration) -> usize {
+        // Before the registry was read and orphans were adopted, the number of workers is unknown.
+        if self.paused || !self.registry_read || self.may_have_orphans {
             return 0;
         }
         let (warm_pool, max_workers) = (self.warm_pool(now), self.options.config.max_workers());
-        self.roster.len()
-            + launches(&self.roster.census(self.pending), warm_pool, max_workers) as usize
+        self.workers.len()
+            + workers_to_launch(&self.workers.census(self.pending), warm_pool, max_workers) as usize
     }
 
-    pub(super) async fn carry_out(&mut self, mut effects: Vec<SupervisorEffect>, now: Duration) {
+    pub(super) async fn apply_effects(
+        &mut self,
+        mut effects: Vec<SupervisorEffect>,
+        now: Duration,
+    ) {
         while !effects.is_empty() {
             let mut failed = false;
             for effect in effects {
                 match effect {
                     SupervisorEffect::Start(child, _) => {
-                        // What is in the way of one is in the way of those that were to be launched with it.
+                        // The same failure would hit the other launches of this round.
                         let launched = if failed { None } else { self.launch().await };
                         match launched {
-                            Some(id) => self.roster.launched(id, child, now),
+                            Some(id) => self.workers.add_launched(id, child, now),
                             None => {
                                 failed = true;
                                 self.core
@@ -72,9 +80,9 @@ impl SpawnerService {
                             }
                         }
                     }
-                    // All are told at once, when the stop is passed on.
+                    // All workers get the stop at once, see `forward_stop`.
                     SupervisorEffect::SetStopStage(..) => {}
-                    SupervisorEffect::Notify(notice) => self.speak(notice),
+                    SupervisorEffect::Notify(notice) => self.log_notice(notice),
                 }
             }
             effects = if failed {
@@ -86,36 +94,38 @@ impl SpawnerService {
     }
 
     async fn launch(&mut self) -> Option<LaunchId> {
-        let launched = self.launcher.launch(self.line.tid).await;
-        launched.map_err(|error| self.not_launched(error)).ok()
+        let launched = self.launcher.launch(self.registration.tid).await;
+        launched
+            .map_err(|error| self.record_launch_failure(error))
+            .ok()
     }
 
-    pub(super) fn not_launched(&mut self, error: LaunchError) {
-        self.obstacles.met(error.kind);
-        self.grief = Some(NoLaunch::Refused(error));
+    pub(super) fn record_launch_failure(&mut self, error: LaunchError) {
+        self.launch_failures.record(error.kind);
+        self.last_failure = Some(LastFailure::Refused(error));
     }
 
-    /// Says what people should know.
-    fn speak(&self, notice: SupervisorNotice) {
-        match (notice, &self.grief) {
-            (SupervisorNotice::BackingOff { pause, number, .. }, Some(NoLaunch::Died(gone))) => {
+    /// Logs a notice of the supervisor.
+    fn log_notice(&self, notice: SupervisorNotice) {
+        match (notice, &self.last_failure) {
+            (SupervisorNotice::BackingOff { pause, number, .. }, Some(LastFailure::Died(gone))) => {
                 tracing::error!(
                     in_a_row = number,
-                    "workers die before they are ready (the last one {gone}): the next is launched in {} s; what they say is above",
+                    "workers die before they are ready (the last one {gone}): the next launch is in {} s; their messages are above",
                     pause.as_secs_f64()
                 )
             }
             (
                 SupervisorNotice::BackingOff { pause, number, .. },
-                Some(NoLaunch::DiedIdle(gone)),
+                Some(LastFailure::DiedIdle(gone)),
             ) => {
                 tracing::error!(
                     in_a_row = number,
-                    "workers die as soon as they are ready (the last one {gone}): the next is launched in {} s; what they say is above",
+                    "workers die as soon as they are ready (the last one {gone}): the next launch is in {} s; their messages are above",
                     pause.as_secs_f64()
                 )
             }
-            (SupervisorNotice::BackingOff { pause, .. }, Some(NoLaunch::Refused(error))) => {
+            (SupervisorNotice::BackingOff { pause, .. }, Some(LastFailure::Refused(error))) => {
                 tracing::error!(%error, "no worker can be launched: tried again in {} s", pause.as_secs_f64());
             }
             (SupervisorNotice::Recovered(_), _) => tracing::info!("workers start again"),
@@ -123,7 +133,7 @@ impl SpawnerService {
         }
     }
 
-    /// How many to keep idle: none, once there was nothing to do for so long that they leave.
+    /// How many workers to keep idle: none after `idle_timeout` without a task.
     pub(super) fn warm_pool(&mut self, now: Duration) -> u32 {
         let Config {
             warm_pool,

@@ -1,28 +1,30 @@
-//! The warm spawner: keeps one-shot workers ahead of demand, so that a fresh process for each task does not mean a slow start.
+//! The warm spawner: keeps one-shot workers ready ahead of demand, so that a fresh process for each
+//! task does not mean a slow start.
 //!
 //! ```text
 //!            waiting                  launch                claim, run, finish
 //! broker ───────────► service ─────────────────► launcher ──────► one-shot worker (× N)
-//!    ▲                  │ ▲   plan, auto, core       │                  │
-//!    │ agent socket     │ └───────── news ◄──────────┘                  │
+//!    ▲                  │ ▲  plan, auto, supervisor  │                  │
+//!    │ agent socket     │ └─────── events ◄──────────┘                  │
 //!    └──────────────────┴───────────────────────────────────────────────┘
 //! ```
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `config.rs`, `allowance.rs`, `cluster.rs` | `spawner.toml`, flags and environment; what a container may use, and a cluster is asked for |
+//! | `config.rs`, `cluster.rs` | `spawner.toml`, flags and environment; its Kubernetes table |
 //! | `plan.rs` | how many workers are wanted |
-//! | `auto.rs` | how large a warm pool has to be |
-//! | `roster.rs` | the workers that are known |
-//! | `launcher.rs`, `process.rs` | starting workers: the trait; as processes of this program |
-//! | `class.rs`, `docker/`, `kubernetes/` | which workers elsewhere belong together; starting them as containers, or as pods |
-//! | `said.rs` | what a worker says on its standard output |
-//! | `service.rs`, `launching.rs`, `stopping.rs` | the loop; having as many workers as are wanted; control words, and passing a stop on |
-//! | `life.rs`, `selves.rs` | registered, at work, gone; the ids of one that had to register anew |
+//! | `auto.rs` | the size of an automatic warm pool |
+//! | `worker_table.rs` | the known workers |
+//! | `launcher.rs`, `process.rs` | the launcher trait; workers as processes of this program |
+//! | `class.rs`, `docker/`, `kubernetes/` | which containers and pods belong together; workers as containers or pods |
+//! | `readiness.rs` | what a worker reports on its stdout |
+//! | `service.rs`, `launching.rs`, `stopping.rs` | the loop; launching workers; control commands and stopping |
+//! | `lifecycle.rs`, `spawner_ids.rs` | register, run, deregister; the earlier ids of a spawner |
 //!
-//! `config`, `plan`, `auto`, `roster` and `selves` are pure, and so is what decides who of those that are wanted is started, held back and stopped: that is
-//! [`raddle_supervisor`], as for groups and pools, and this tells it how many there are to be. A spawner is itself a task: it has an id, an entry in the registry, control queues and a title. Its workers
-//! outlive it, and other spawners count those as their own that it has left.
+//! `config`, `plan`, `auto`, `worker_table` and `spawner_ids` are pure. [`raddle_supervisor`] decides
+//! which worker is started, held back and stopped, as for groups and pools; the spawner tells it how
+//! many are wanted. A spawner is itself a task: it has an id, a registration, control queues and a
+//! title. Its workers outlive it, and another spawner adopts them.
 
 mod auto;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
@@ -51,7 +53,7 @@ pub use cluster::ClusterConfig;
 pub use config::{Config, ConfigError, LauncherKind, WarmPool};
 pub use launcher::{
     BroadcastCommand, LaunchFailureCounts, LaunchId, Launcher, SPAWNER_VARIABLE, WARM_VARIABLE,
-    WorkerEvent, worker_words,
+    WorkerEvent, worker_args,
 };
 pub use lifecycle::{Options, Spawner, SpawnerEnd, SpawnerHandle, SpawnerSnapshot};
 pub use process::{ProcessLauncher, ProcessTemplate};

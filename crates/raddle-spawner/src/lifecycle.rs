@@ -1,4 +1,4 @@
-//! A spawner's life: registered, at work, gone.
+//! The lifecycle of a spawner: register, run, deregister.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,74 +25,76 @@ use raddle_worker::{
 /// How a spawner behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name, for lists and titles.
+    /// Name in lists and titles.
     pub name: String,
-    /// What sort of worker it is. One whose workers have a [`SpawnPolicy`](raddle_model::manager::SpawnPolicy) is a manager, and this its type.
+    /// Kind of worker. A spawner whose workers have a
+    /// [`SpawnPolicy`](raddle_model::manager::SpawnPolicy) is a manager, and this is its type.
     pub kind: String,
-    /// The task that has started it, if one has.
+    /// The task that started it.
     pub parent: Option<Tid>,
-    /// What it keeps, and how.
+    /// Its settings.
     pub config: Config,
-    /// What its workers say of themselves.
+    /// Options of its workers.
     pub worker: worker::Options,
-    /// Where it serves the broker to its workers, if it does.
+    /// Socket at which it serves the broker to its workers.
     pub socket: Option<PathBuf>,
-    /// What its workers may do there, if they are not trusted.
-    pub guests: Option<ContainerClients>,
-    /// Where account is kept of how they end, and of what they do, if anybody wants to know. What workers do that are served at `socket` is seen by the
-    /// broker it is given, if that is an [`MeteredBroker`](raddle_telemetry::metrics::MeteredBroker). What others do is read from the event log.
-    pub book: Option<Arc<Metrics>>,
-    /// How long others wait after its last sign of life before they take it for gone.
+    /// What untrusted workers may do at the socket.
+    pub container_clients: Option<ContainerClients>,
+    /// Metrics of its workers. If the workers use `socket` and the broker is a
+    /// [`MeteredBroker`](raddle_telemetry::metrics::MeteredBroker), that counts their tasks.
+    /// Otherwise a `LogCounter` counts them from the event log.
+    pub metrics: Option<Arc<Metrics>>,
+    /// Length of its lease.
     pub lease: Duration,
 }
 
-/// A registered spawner, not running yet.
+/// A registered spawner that does not run yet.
 pub struct Spawner {
     broker: Arc<dyn Broker>,
     options: Options,
     launcher: Box<dyn Launcher>,
-    line: Registration,
-    shown: watch::Sender<SpawnerSnapshot>,
+    registration: Registration,
+    snapshot_tx: watch::Sender<SpawnerSnapshot>,
     serving: Option<ServedBroker>,
 }
 
-/// Looks at a spawner from outside. Clones look at the same one.
+/// Observes a spawner. Clones observe the same one.
 #[derive(Clone, Debug)]
 pub struct SpawnerHandle(watch::Receiver<SpawnerSnapshot>);
 
-/// What there is at a moment.
+/// The current numbers of a spawner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpawnerSnapshot {
-    /// Tasks that its workers could claim, when it last looked.
+    /// Tasks that its workers could claim, when last counted.
     pub pending: u64,
     /// Workers that are starting.
     pub starting: u32,
     /// Workers that wait for a task.
     pub idle: u32,
-    /// Workers that have one.
+    /// Workers that have a task.
     pub busy: u32,
-    /// How many it wants to have idle.
+    /// Idle workers that it wants.
     pub warm_pool: u32,
-    /// Workers launched since it began.
+    /// Workers launched since it started.
     pub launched: u64,
     /// Workers that died before they were ready.
-    pub stillborn: u64,
-    /// What was in the way of launches.
-    pub obstacles: LaunchFailureCounts,
-    /// Whether launches are held back because of that.
-    pub braking: bool,
+    pub failed_starts: u64,
+    /// Failed launches by kind.
+    pub launch_failures: LaunchFailureCounts,
+    /// Whether launches are held back after failures.
+    pub backing_off: bool,
 }
 
-/// How a spawner's life went.
+/// How a spawner ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpawnerEnd {
-    /// How many workers it launched.
+    /// Workers that it launched.
     pub launched: u64,
 }
 
 impl Options {
-    /// A spawner like this, which serves nobody yet.
+    /// Default options.
     pub fn new(config: Config, worker: worker::Options) -> Self {
         let (name, kind) = (kind::SPAWNER.into(), kind::SPAWNER.into());
         Self {
@@ -102,13 +104,13 @@ impl Options {
             config,
             worker,
             socket: None,
-            guests: None,
-            book: None,
+            container_clients: None,
+            metrics: None,
             lease: LEASE,
         }
     }
 
-    /// What its workers take can be left to it. It runs nothing itself.
+    /// Its registration: it offers what its workers take, and runs nothing itself.
     fn info(&self) -> WorkerInfo {
         WorkerInfo {
             name: self.name.clone(),
@@ -122,7 +124,7 @@ impl Options {
 }
 
 impl Spawner {
-    /// Enters a spawner into the broker's registry, and begins to serve its workers.
+    /// Registers a spawner, and starts to serve its workers.
     pub async fn register(
         broker: Arc<dyn Broker>,
         options: Options,
@@ -130,52 +132,53 @@ impl Spawner {
     ) -> Result<Self> {
         let serving = match &options.socket {
             Some(path) => {
-                let serving =
-                    remote::Options::default().with_container_clients(options.guests.clone());
+                let serving = remote::Options::default()
+                    .with_container_clients(options.container_clients.clone());
                 Some(ServedBroker::start_with(path, Arc::clone(&broker), serving).await?)
             }
             None => None,
         };
-        let line = Registration::register(&broker, options.info(), options.lease).await?;
-        let shown = watch::Sender::new(SpawnerSnapshot::default());
+        let registration = Registration::register(&broker, options.info(), options.lease).await?;
+        let snapshot_tx = watch::Sender::new(SpawnerSnapshot::default());
         Ok(Self {
             broker,
             options,
             launcher,
-            line,
-            shown,
+            registration,
+            snapshot_tx,
             serving,
         })
     }
 
-    /// The spawner's own id.
+    /// The spawner's id.
     pub fn tid(&self) -> Tid {
-        self.line.tid
+        self.registration.tid
     }
 
-    /// A look at it, also while it runs.
+    /// A handle to observe it, also while it runs.
     pub fn handle(&self) -> SpawnerHandle {
-        SpawnerHandle(self.shown.subscribe())
+        SpawnerHandle(self.snapshot_tx.subscribe())
     }
 
-    /// Keeps workers until it is asked to stop. Then they finish what they run, and it waits for those it has launched.
+    /// Keeps workers until it is asked to stop. Then they finish their tasks, and it waits for
+    /// those that it has launched.
     pub async fn run(self, shutdown: Shutdown) -> Result<SpawnerEnd> {
         let Self {
             broker,
             options,
             launcher,
-            line,
-            shown,
+            registration,
+            snapshot_tx,
             serving,
         } = self;
-        // It ends with this spawner. Its workers are there for one task each, and fire nothing.
+        // Stops with this spawner. Its one-shot workers fire no schedules.
         let _scheduling = scheduler::RunningScheduler::start(Arc::clone(&broker));
         let mut service = SpawnerService::new(
             Arc::clone(&broker),
             options.clone(),
             launcher,
-            line,
-            shown,
+            registration,
+            snapshot_tx,
             &shutdown,
         );
         let ids = SpawnerIds::new(service.tid());
@@ -184,10 +187,10 @@ impl Spawner {
         let end = loop {
             match service.run().await {
                 Ok(true) => break Ok(()),
-                // The lease was lost: others may take it for gone. Its workers have leases of their own.
+                // The lease was lost. The workers have their own leases.
                 Ok(false) => {
                     former.push(service.tid());
-                    let info = spawner_ids::continued(options.info(), &former);
+                    let info = spawner_ids::with_old_ids(options.info(), &former);
                     match Registration::register_again(
                         &broker,
                         &info,
@@ -197,10 +200,10 @@ impl Spawner {
                     )
                     .await
                     {
-                        Ok(Some(line)) => {
-                            tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
-                            ids.add(line.tid);
-                            service.resume(line);
+                        Ok(Some(registration)) => {
+                            tracing::warn!(was = %service.tid(), now = %registration.tid, "the lease was lost; registered again");
+                            ids.add(registration.tid);
+                            service.resume(registration);
                         }
                         Ok(None) => break Ok(()),
                         Err(error) => break Err(error),
@@ -216,7 +219,7 @@ impl Spawner {
         }
         let failure = end.as_ref().err().map(ToString::to_string);
         deregister(&broker, tid, failure).await;
-        // Last of all: its workers may have asked it until now. Those that it has not waited for go on without.
+        // Last, because the workers use it until now. Workers that it does not wait for lose it.
         if let Some(serving) = serving {
             serving.stop().await;
         }
@@ -224,7 +227,7 @@ impl Spawner {
     }
 }
 
-/// The task that counts what workers do that reach the broker themselves.
+/// The tokio task that counts tasks from the event log.
 struct LogCounterTask {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -237,9 +240,12 @@ impl LogCounterTask {
         tid: Tid,
         ids: &SpawnerIds,
     ) -> Option<Self> {
-        let book = options.book.clone().filter(|_| options.socket.is_none())?;
+        let metrics = options
+            .metrics
+            .clone()
+            .filter(|_| options.socket.is_none())?;
         let (stop, stopped) = oneshot::channel();
-        let counter = LogCounter::new(Arc::clone(broker), book, tid, ids.clone());
+        let counter = LogCounter::new(Arc::clone(broker), metrics, tid, ids.clone());
         Some(Self {
             stop,
             task: tokio::spawn(counter.run(stopped)),
@@ -253,19 +259,19 @@ impl LogCounterTask {
 }
 
 impl SpawnerHandle {
-    /// What there is now.
+    /// The current numbers.
     pub fn snapshot(&self) -> SpawnerSnapshot {
         *self.0.borrow()
     }
 
-    /// Returns when something has changed, or the spawner is gone, with `false`.
+    /// Returns `true` when something has changed, `false` when the spawner is gone.
     pub async fn changed(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
 }
 
 impl SpawnerSnapshot {
-    /// All workers there are.
+    /// The number of live workers.
     pub fn live(&self) -> u32 {
         self.starting + self.idle + self.busy
     }

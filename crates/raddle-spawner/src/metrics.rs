@@ -1,10 +1,10 @@
-//! What a spawner shows of itself.
+//! Metrics of a spawner.
 
 use crate::SpawnerSnapshot;
 use raddle_telemetry::metrics::{Metrics, MetricsPage};
 
 /// Shows a spawner: its workers, and what they have done.
-pub fn show_spawner(page: &mut MetricsPage, now: &SpawnerSnapshot, book: &Metrics) {
+pub fn show_spawner(page: &mut MetricsPage, now: &SpawnerSnapshot, metrics: &Metrics) {
     let mut gauge = |name, help, value: f64| page.gauge(name, help, value);
     gauge(
         "warm_spawner_live_workers",
@@ -29,7 +29,7 @@ pub fn show_spawner(page: &mut MetricsPage, now: &SpawnerSnapshot, book: &Metric
     gauge(
         "raddle_spawner_backing_off",
         "Whether launches are held back because workers die.",
-        u8::from(now.braking).into(),
+        u8::from(now.backing_off).into(),
     );
     page.count(
         "warm_spawner_launch_total",
@@ -39,10 +39,10 @@ pub fn show_spawner(page: &mut MetricsPage, now: &SpawnerSnapshot, book: &Metric
     page.count(
         "raddle_spawner_failed_starts_total",
         "Workers that died before they were ready.",
-        now.stillborn,
+        now.failed_starts,
     );
     let failed = now
-        .obstacles
+        .launch_failures
         .iter()
         .map(|(obstacle, count)| (obstacle.as_str(), count));
     let help = "Launches that failed, by what was in the way.";
@@ -52,6 +52,6 @@ pub fn show_spawner(page: &mut MetricsPage, now: &SpawnerSnapshot, book: &Metric
         "reason",
         failed,
     );
-    book.show_hits(page);
-    book.show(page);
+    metrics.show_hits(page);
+    metrics.show(page);
 }

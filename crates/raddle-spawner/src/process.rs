@@ -1,4 +1,4 @@
-//! The launcher that starts processes of this machine.
+//! `ProcessLauncher`: workers as processes of this machine.
 
 use std::{
     collections::HashMap, ffi::OsString, fmt::Display, io, os::unix::process::ExitStatusExt,
@@ -17,34 +17,37 @@ use tokio::{
 use raddle_container::{ExitKind, LaunchError};
 
 use super::{
-    launcher::{BroadcastCommand, LaunchId, Launcher, SPAWNER_VARIABLE, WorkerEvent, process_here},
+    launcher::{
+        BroadcastCommand, LaunchId, Launcher, SPAWNER_VARIABLE, WorkerEvent, recognise_process,
+    },
     readiness::ReadinessParser,
 };
 
-/// What a process is started from: a program that says on its standard output first its worker's id and then, when it has its task, anything
-/// else, a line each.
+/// How to start a worker process. The program reports on stdout: first its worker id, then any line
+/// when it has a task.
 #[derive(Clone, Debug)]
 pub struct ProcessTemplate {
     /// The program.
     pub program: PathBuf,
-    /// What it is called, and its arguments.
+    /// `argv`, with the name first.
     pub args: Vec<OsString>,
-    /// What is in its environment besides what is in ours.
+    /// Environment variables to add.
     pub env: Vec<(OsString, OsString)>,
 }
 
-/// What a worker says is short, and there may be many.
-const LINE: usize = 128;
+/// Lines of a worker are short, and there may be many workers.
+const LINE_BYTES: usize = 128;
 
 impl ProcessTemplate {
-    /// Starts that process, with this as its standard input. One that is `bound` to whoever starts it is killed when nobody watches it any more.
+    /// Starts the process with this stdin. If `bound`, it is killed when its `Child` is dropped.
     pub fn start(&self, stdin: Stdio, bound: bool) -> io::Result<(u32, Child)> {
         let Self { program, args, env } = self;
         let mut command = Command::new(program);
         if let [name, args @ ..] = &args[..] {
             command.arg0(name).args(args);
         }
-        // A group of its own: a Ctrl-C at the terminal is for its manager, who passes it on. Nothing here may take std off its posix_spawn path.
+        // Its own process group: Ctrl-C at the terminal is for the manager, which forwards it.
+        // Nothing here may take std off its posix_spawn path.
         command
             .envs(env.iter().map(|(key, value)| (key, value)))
             .stdin(stdin)
@@ -60,25 +63,25 @@ impl ProcessTemplate {
     }
 }
 
-/// Starts processes.
+/// Starts worker processes.
 pub struct ProcessLauncher {
     template: ProcessTemplate,
-    /// Those that are there, and the way to the task that owns each.
-    orders: HashMap<LaunchId, mpsc::UnboundedSender<BroadcastCommand>>,
-    news: mpsc::UnboundedReceiver<(LaunchId, WorkerEvent)>,
-    tell: mpsc::UnboundedSender<(LaunchId, WorkerEvent)>,
+    /// The channel to the task that owns each process.
+    commands: HashMap<LaunchId, mpsc::UnboundedSender<BroadcastCommand>>,
+    events: mpsc::UnboundedReceiver<(LaunchId, WorkerEvent)>,
+    events_tx: mpsc::UnboundedSender<(LaunchId, WorkerEvent)>,
 }
 
 impl ProcessLauncher {
-    /// A launcher that has started nothing yet.
+    /// A launcher without workers.
     pub fn new(template: ProcessTemplate) -> Self {
-        // At most three for each process, so the channel needs no bound.
-        let (tell, news) = mpsc::unbounded_channel();
+        // At most three events per process, so the channel needs no bound.
+        let (events_tx, events) = mpsc::unbounded_channel();
         Self {
             template,
-            orders: HashMap::new(),
-            news,
-            tell,
+            commands: HashMap::new(),
+            events,
+            events_tx,
         }
     }
 }
@@ -92,104 +95,104 @@ impl Launcher for ProcessLauncher {
             .push((SPAWNER_VARIABLE.into(), spawner.to_string().into()));
         let (pid, child) = template.start(Stdio::null(), false)?;
         let id = LaunchId::process(pid);
-        self.orders.insert(
+        self.commands.insert(
             id.clone(),
-            watch(child, id.clone(), self.tell.clone(), None),
+            watch(child, id.clone(), self.events_tx.clone(), None),
         );
         Ok(id)
     }
 
     fn recognise(&self, info: &WorkerInfo) -> Option<LaunchId> {
-        process_here(info)
+        recognise_process(info)
     }
 
-    async fn next(&mut self) -> (LaunchId, WorkerEvent) {
-        let (id, news) = self.news.recv().await.expect("the other end is ours");
-        if let WorkerEvent::Gone(_) = news {
-            self.orders.remove(&id);
+    async fn next_event(&mut self) -> (LaunchId, WorkerEvent) {
+        let (id, event) = self.events.recv().await.expect("the other end is ours");
+        if let WorkerEvent::Exited(_) = event {
+            self.commands.remove(&id);
         }
-        (id, news)
+        (id, event)
     }
 
-    fn tell(&mut self, what: BroadcastCommand) {
-        for order in self.orders.values() {
-            // Refused only by one that is gone.
-            let _ = order.send(what);
+    fn broadcast(&mut self, command: BroadcastCommand) {
+        for commands in self.commands.values() {
+            // Fails only if the process has ended.
+            let _ = commands.send(command);
         }
     }
 }
 
-/// Reports what becomes of a process under `id`, and returns the channel for orders to it. When that is dropped, the process is stopped as `left` says;
-/// without `left` it outlives the process that started it.
+/// Reports events of a process under `id`, and returns the channel for commands to it. When the
+/// channel is dropped, the process is stopped by the policy `left`, or left running without one.
 pub fn watch<K: Clone + Display + Send + Sync + 'static>(
     mut child: Child,
     id: K,
-    tell: mpsc::UnboundedSender<(K, WorkerEvent)>,
-    left: Option<StopPolicy>,
+    events_tx: mpsc::UnboundedSender<(K, WorkerEvent)>,
+    on_drop: Option<StopPolicy>,
 ) -> mpsc::UnboundedSender<BroadcastCommand> {
-    let (order, orders) = mpsc::unbounded_channel();
+    let (commands_tx, commands) = mpsc::unbounded_channel();
     let lines = child
         .stdout
         .take()
-        .map(|stdout| BufReader::with_capacity(LINE, stdout).lines());
-    tokio::spawn(keep(id, child, lines, orders, tell, left));
-    order
+        .map(|stdout| BufReader::with_capacity(LINE_BYTES, stdout).lines());
+    tokio::spawn(own_process(id, child, lines, commands, events_tx, on_drop));
+    commands_tx
 }
 
-/// Passes on what a process says, and obeys until it is gone: only who waits for a process can be sure of its number. Its end is heard from the
-/// kernel by a descriptor, at once.
-async fn keep<K: Clone + Display>(
+/// Owns a process: reports its lines and its end, and carries out commands. Only the parent that
+/// has not reaped a process can rely on its PID. The end arrives through a pidfd, without polling.
+async fn own_process<K: Clone + Display>(
     id: K,
     mut child: Child,
     mut lines: Option<Lines<BufReader<ChildStdout>>>,
-    mut orders: mpsc::UnboundedReceiver<BroadcastCommand>,
-    tell: mpsc::UnboundedSender<(K, WorkerEvent)>,
-    left: Option<StopPolicy>,
+    mut commands: mpsc::UnboundedReceiver<BroadcastCommand>,
+    events_tx: mpsc::UnboundedSender<(K, WorkerEvent)>,
+    on_drop: Option<StopPolicy>,
 ) {
-    let (mut said, mut is_kept) = (ReadinessParser::default(), true);
+    let (mut readiness, mut is_owned) = (ReadinessParser::default(), true);
     loop {
         tokio::select! {
-            // What it said comes before its end.
+            // Lines come before the end.
             biased;
             line = next_line(&mut lines), if lines.is_some() => match line {
                 Some(line) => {
-                    if let Some(news) = said.line(&id, &line) {
-                        let _ = tell.send((id.clone(), news));
+                    if let Some(event) = readiness.parse_line(&id, &line) {
+                        let _ = events_tx.send((id.clone(), event));
                     }
                 }
                 None => lines = None,
             },
-            what = orders.recv(), if is_kept => match what {
+            command = commands.recv(), if is_owned => match command {
                 None => {
-                    is_kept = false;
-                    if let Some(policy) = left {
-                        return see_out(child, policy).await;
+                    is_owned = false;
+                    if let Some(policy) = on_drop {
+                        return stop_abandoned(child, policy).await;
                     }
                 }
                 Some(BroadcastCommand::Kill) => kill(&mut child),
                 Some(BroadcastCommand::Stop) => terminate(&child),
                 // The worker counts requests to stop. The kernel merges a second `SIGTERM` with one
                 // that is still pending, so the second request is another signal.
-                Some(BroadcastCommand::GiveBack) => interrupt(&child),
+                Some(BroadcastCommand::Release) => interrupt(&child),
             },
             status = child.wait() => {
                 let gone = match status {
                     Ok(status) => status.code().map_or_else(|| ExitKind::Signal(status.signal().unwrap_or(0)), ExitKind::Code),
-                    // Somebody else has waited for it.
+                    // Another part of this program has reaped it.
                     Err(_) => ExitKind::Unknown,
                 };
-                let _ = tell.send((id, WorkerEvent::Gone(gone)));
+                let _ = events_tx.send((id, WorkerEvent::Exited(gone)));
                 return;
             }
         }
     }
 }
 
-/// Stops a process that nobody keeps any more: whoever did was dropped. What it runs may end, and is given back after that.
-async fn see_out(mut child: Child, policy: StopPolicy) {
+/// Stops a process whose manager was dropped: its task may finish, and is released after that.
+async fn stop_abandoned(mut child: Child, policy: StopPolicy) {
     tracing::warn!(
         pid = child.id(),
-        "the manager of a process was dropped: it is stopped"
+        "the manager of a process was dropped: stopping the process"
     );
     terminate(&child);
     let drain = policy.drain.unwrap_or(Duration::MAX);
@@ -201,7 +204,7 @@ async fn see_out(mut child: Child, policy: StopPolicy) {
         return;
     }
     kill(&mut child);
-    // Nothing can be done about one that the kernel does not let go of.
+    // The kernel may not let it end. Nothing more can be done.
     let _ = child.wait().await;
 }
 
@@ -218,7 +221,7 @@ fn interrupt(child: &Child) {
 }
 
 fn kill(child: &mut Child) {
-    // What it has started beside its runners is in its group; what runners run ends with their socket.
+    // Its process group contains what it started itself. Runners end when their socket closes.
     if let Some(pid) = child.id() {
         raddle_runner::kill_group(pid);
     }

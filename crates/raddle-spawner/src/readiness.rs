@@ -1,22 +1,24 @@
-//! What a worker says on its standard output: its id when it is registered, and a line when it has its task. Pure.
+//! `ReadinessParser`: what a worker reports on stdout, its id when it is registered and a line when
+//! it has a task. Pure.
 
 use std::fmt::Display;
 
 use super::launcher::WorkerEvent;
 
-/// What one worker has said so far.
+/// What one worker has reported so far.
 #[derive(Debug, Default)]
 pub(super) struct ReadinessParser {
     is_ready: bool,
-    has_begun: bool,
+    has_task: bool,
 }
 
 impl ReadinessParser {
-    /// What a line of it means.
-    pub(super) fn line(&mut self, of: &impl Display, line: &str) -> Option<WorkerEvent> {
+    /// Interprets a line.
+    pub(super) fn parse_line(&mut self, id: &impl Display, line: &str) -> Option<WorkerEvent> {
         if self.is_ready {
-            // Said once, whatever else comes: a task can write here as its worker can, and as fast as it likes.
-            return (!std::mem::replace(&mut self.has_begun, true)).then_some(WorkerEvent::Begun);
+            // Only the first line counts: a task can write to the same stdout as fast as it likes.
+            return (!std::mem::replace(&mut self.has_task, true))
+                .then_some(WorkerEvent::TaskClaimed);
         }
         match line.trim().parse() {
             Ok(tid) => {
@@ -24,7 +26,7 @@ impl ReadinessParser {
                 Some(WorkerEvent::Ready(tid))
             }
             Err(_) => {
-                tracing::warn!(worker = %of, line, "a worker said something else than its id");
+                tracing::warn!(worker = %id, line, "a worker did not report its id");
                 None
             }
         }
@@ -36,20 +38,23 @@ mod tests {
     use super::{super::launcher::LaunchId, *};
 
     #[test]
-    fn the_id_comes_first_and_then_that_it_has_begun() {
-        let (mut said, id) = (ReadinessParser::default(), LaunchId::process(7));
-        assert_eq!(said.line(&id, "hello"), None);
+    fn the_id_comes_first_then_the_start_of_the_task() {
+        let (mut parser, id) = (ReadinessParser::default(), LaunchId::process(7));
+        assert_eq!(parser.parse_line(&id, "hello"), None);
         let tid = "1794800817069096960";
         assert_eq!(
-            said.line(&id, &format!("{tid}\n")),
+            parser.parse_line(&id, &format!("{tid}\n")),
             Some(WorkerEvent::Ready(tid.parse().unwrap()))
         );
-        assert_eq!(said.line(&id, "begun"), Some(WorkerEvent::Begun));
+        assert_eq!(
+            parser.parse_line(&id, "begun"),
+            Some(WorkerEvent::TaskClaimed)
+        );
         for line in ["begun", tid, ""] {
             assert_eq!(
-                said.line(&id, line),
+                parser.parse_line(&id, line),
                 None,
-                "a task can say so as often as it likes"
+                "a task can write such lines too"
             );
         }
     }

@@ -1,7 +1,9 @@
-//! The loop: waits for what happens, says how many workers are wanted, and has the core's decisions carried out.
+//! `SpawnerService`: the loop. It waits for events, tells the supervisor how many workers are
+//! wanted, and carries out its effects.
 //!
-//! An arrival is heard of without being looked for: an idle worker that takes it says so, and where none is idle the broker is waited on.
-//! `poll` is only the longest pause between two looks, for what nobody tells: workers that others have launched, and those that were killed.
+//! Arrivals need no polling: an idle worker that takes a task reports it, and without idle workers
+//! the spawner waits at the broker. `poll_ms` is only the longest pause between two checks, for
+//! changes that no event reports: workers of other spawners, and workers that were killed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +35,7 @@ use super::{
     WorkerEvent,
     auto::AutoSizer,
     launcher::LaunchId,
-    launching::NoLaunch,
+    launching::LastFailure,
     spawner_ids,
     worker_table::{EventMeaning, RegistryDiff, WorkerTable},
 };
@@ -47,89 +49,89 @@ use raddle_worker::{
     },
 };
 
-/// Further than this nobody counts: the ceiling is lower.
-const COUNTED: u32 = 100_000;
-/// Its workers are one group of the core.
+/// Count waiting tasks up to this number. The worker limit is lower.
+const MAX_COUNT: u32 = 100_000;
+/// All workers are one group of the supervisor.
 pub(super) const GROUP: GroupId = GroupId(0);
-/// How many workers start at a time: more of them would keep each other from being ready.
+/// Most workers that start at a time: more would slow each other down.
 const MAX_STARTING: usize = 50;
-/// How long workers that were told to give back what they run may take, beyond the grace that they have themselves.
-const BEYOND_GRACE: Duration = Duration::from_secs(5);
-/// After an error of the broker, before the next look.
+/// How long workers that release their task may take beyond their own grace.
+const RELEASE_MARGIN: Duration = Duration::from_secs(5);
+/// Pause after a broker error.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
-/// How often expired records are removed: its workers do not live long enough to do it.
+/// How often to remove expired records: one-shot workers do not live long enough for it.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
-type SpawnerQueries<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+type PendingQuery<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 pub(super) struct SpawnerService {
     broker: Arc<dyn Broker>,
     pub(super) options: Options,
     pub(super) launcher: Box<dyn Launcher>,
-    shown: watch::Sender<SpawnerSnapshot>,
-    pub(super) line: Registration,
-    pub(super) roster: WorkerTable,
-    /// Decides who is started, held back and stopped.
+    snapshot_tx: watch::Sender<SpawnerSnapshot>,
+    pub(super) registration: Registration,
+    pub(super) workers: WorkerTable,
+    /// Decides which workers are started, held back and stopped.
     pub(super) core: Supervisor,
-    /// What the last worker died of that was none yet, or what was in the way of it.
-    pub(super) grief: Option<NoLaunch>,
+    /// Why the last worker died or was not launched.
+    pub(super) last_failure: Option<LastFailure>,
     pub(super) auto: Option<AutoSizer>,
-    /// How far others were told to stop.
-    pub(super) entered: StopStage,
-    heeded: u32,
-    asked: watch::Receiver<u32>,
-    /// When those that are left are killed, whatever they do.
-    pub(super) leave_by: Option<Duration>,
+    /// The stop stage that was forwarded to workers.
+    pub(super) forwarded_stage: StopStage,
+    stop_requests_applied: u32,
+    stop_requests: watch::Receiver<u32>,
+    /// When the remaining workers are killed.
+    pub(super) exit_at: Option<Duration>,
     pub(super) paused: bool,
-    /// Each `PAUSE` that is yet to be answered.
-    pub(super) pausing: Vec<ControlMessage>,
-    /// Idle workers that were stopped since it is paused.
-    pub(super) dismissed: BTreeSet<Tid>,
-    /// What waited when it was last looked at, less what was taken since.
+    /// `PAUSE` commands without a reply yet.
+    pub(super) pending_pauses: Vec<ControlMessage>,
+    /// Idle workers that were stopped during the pause.
+    pub(super) stopped_idle: BTreeSet<Tid>,
+    /// Waiting tasks when last counted, minus those claimed since.
     pub(super) pending: u64,
-    counting: Option<SpawnerQueries<u64>>,
-    /// Tasks that were taken since the look that is under way began.
+    counting: Option<PendingQuery<u64>>,
+    /// Tasks claimed since the running count started.
     taken: u64,
-    /// Whether something has happened that the last look does not show.
+    /// Something has changed since the last count.
     stale: bool,
-    /// Whether it is time for a look, whatever has happened.
+    /// A count is due in any case.
     due: bool,
-    /// Not before this.
+    /// Earliest time of the next count.
     count_at: Duration,
-    registry: Option<SpawnerQueries<Vec<WorkerEntry>>>,
-    /// Whether the registry was seen: before that nobody knows who is there already.
-    pub(super) seen: bool,
-    /// The other spawners that are alive, under each id that they have had.
-    pub(super) others: Vec<Tid>,
-    /// Whether one that is gone may have left workers that the launcher is to take charge of.
-    pub(super) estate: bool,
+    registry: Option<PendingQuery<Vec<WorkerEntry>>>,
+    /// Whether the registry was read. Before that, existing workers are unknown.
+    pub(super) registry_read: bool,
+    /// The other live spawners, under all their ids.
+    pub(super) other_spawners: Vec<Tid>,
+    /// Whether a dead spawner may have left workers that the launcher should adopt.
+    pub(super) may_have_orphans: bool,
     pub(super) poll_at: Duration,
     purge_at: Duration,
     pub(super) last_task: Duration,
-    stillborn: u64,
-    /// Tasks that its workers have taken.
-    begun: u64,
-    /// What managers were told last that stop with it.
-    pub(super) told: BTreeMap<Tid, ControlCommand>,
+    failed_starts: u64,
+    /// Tasks that its workers have claimed.
+    claimed: u64,
+    /// The last command to each manager that stops with it.
+    pub(super) manager_commands: BTreeMap<Tid, ControlCommand>,
     /// Whether its workers were told that they are killed.
-    pub(super) kills: bool,
-    /// How many of them were left when it last looked; nothing before it has.
+    pub(super) kill_sent: bool,
+    /// How many managers were left when last read. `None` before that.
     pub(super) managers_left: Option<usize>,
-    pub(super) obstacles: LaunchFailureCounts,
-    pub(super) errands: CommandJobs,
-    _haste: ShutdownDeadline,
-    began: Instant,
+    pub(super) launch_failures: LaunchFailureCounts,
+    pub(super) jobs: CommandJobs,
+    _deadline: ShutdownDeadline,
+    started_at: Instant,
     title: String,
 }
 
 enum SpawnerEvent {
-    News(LaunchId, WorkerEvent),
+    Worker(LaunchId, WorkerEvent),
     Counted(Result<u64>),
     Registry(Result<Vec<WorkerEntry>>),
-    Word(ControlDelivery),
-    Asked(u32),
+    Command(ControlDelivery),
+    StopRequested(u32),
     LeaseLost,
-    Time,
+    TimerFired,
 }
 
 impl SpawnerService {
@@ -137,8 +139,8 @@ impl SpawnerService {
         broker: Arc<dyn Broker>,
         options: Options,
         launcher: Box<dyn Launcher>,
-        line: Registration,
-        shown: watch::Sender<SpawnerSnapshot>,
+        registration: Registration,
+        snapshot_tx: watch::Sender<SpawnerSnapshot>,
         shutdown: &Shutdown,
     ) -> Self {
         let Config {
@@ -150,8 +152,8 @@ impl SpawnerService {
             replicas: 0,
             on: true,
             restart: RestartPolicy::OnDemand,
-            stop: StopPolicy::drain(options.worker.grace + BEYOND_GRACE),
-            // Its launcher knows how long it may take, and its own lease shows whether it gets on.
+            stop: StopPolicy::drain(options.worker.grace + RELEASE_MARGIN),
+            // Its launcher limits the start, and its lease shows whether it hangs.
             start_timeout: None,
             hang_timeout: None,
             recycle: RecyclePolicy::default(),
@@ -159,23 +161,23 @@ impl SpawnerService {
             parallel: MAX_STARTING,
             backoff_scope: BackoffScope::Group,
         };
-        let haste = ShutdownDeadline::new();
+        let deadline = ShutdownDeadline::new();
         Self {
             launcher,
-            shown,
-            line,
-            roster: WorkerTable::new(options.worker.worker_info()),
+            snapshot_tx,
+            registration,
+            workers: WorkerTable::new(options.worker.worker_info()),
             core: Supervisor::new([policy]),
-            grief: None,
+            last_failure: None,
             auto: (warm_pool == WarmPool::Auto)
                 .then(|| AutoSizer::new(hit_target, options.config.max_workers())),
-            entered: StopStage::Running,
-            heeded: 0,
-            asked: shutdown.subscribe(),
-            leave_by: None,
+            forwarded_stage: StopStage::Running,
+            stop_requests_applied: 0,
+            stop_requests: shutdown.subscribe(),
+            exit_at: None,
             paused: false,
-            pausing: Vec::new(),
-            dismissed: BTreeSet::new(),
+            pending_pauses: Vec::new(),
+            stopped_idle: BTreeSet::new(),
             pending: 0,
             counting: None,
             taken: 0,
@@ -183,65 +185,67 @@ impl SpawnerService {
             due: true,
             count_at: Duration::ZERO,
             registry: None,
-            seen: false,
-            others: Vec::new(),
-            estate: true,
+            registry_read: false,
+            other_spawners: Vec::new(),
+            may_have_orphans: true,
             poll_at: Duration::ZERO,
             purge_at: PURGE_EVERY,
             last_task: Duration::ZERO,
-            stillborn: 0,
-            begun: 0,
-            told: BTreeMap::new(),
-            kills: false,
+            failed_starts: 0,
+            claimed: 0,
+            manager_commands: BTreeMap::new(),
+            kill_sent: false,
             managers_left: None,
-            obstacles: LaunchFailureCounts::default(),
-            errands: CommandJobs::start(Arc::clone(&broker), haste.watch()),
-            _haste: haste,
-            began: Instant::now(),
+            launch_failures: LaunchFailureCounts::default(),
+            jobs: CommandJobs::start(Arc::clone(&broker), deadline.watch()),
+            _deadline: deadline,
+            started_at: Instant::now(),
             title: String::new(),
             broker,
             options,
         }
     }
 
-    /// Goes on under another id. A look at the registry that was begun under the last one would take that for somebody else's.
-    pub(super) fn resume(&mut self, line: Registration) {
-        self.line = line;
+    /// Continues under a new id. A registry read under the old id would take that for another
+    /// spawner.
+    pub(super) fn resume(&mut self, registration: Registration) {
+        self.registration = registration;
         self.registry = None;
         self.poll_at = Duration::ZERO;
     }
 
     pub(super) fn tid(&self) -> Tid {
-        self.line.tid
+        self.registration.tid
     }
 
     pub(super) fn launched(&self) -> u64 {
-        self.roster.total()
+        self.workers.launched_total()
     }
 
-    /// Works until all that it has launched is gone, on request, with `true`, or until the lease is lost, with `false`.
+    /// Runs until it was stopped and all workers are gone (returns `true`), or until the lease is
+    /// lost (returns `false`).
     pub(super) async fn run(&mut self) -> Result<bool> {
-        let mut event = SpawnerEvent::Asked(*self.asked.borrow_and_update());
+        let mut event = SpawnerEvent::StopRequested(*self.stop_requests.borrow_and_update());
         loop {
-            self.heed(event)?;
-            if self.line.lost {
+            self.handle_event(event)?;
+            if self.registration.lost {
                 return Ok(false);
             }
-            self.go_on().await;
-            self.show();
-            let is_killed = self.leave_by.is_some_and(|by| by <= self.now());
+            self.act().await;
+            self.publish_status();
+            let is_killed = self.exit_at.is_some_and(|by| by <= self.now());
             let is_alone = self.core.is_over() && self.has_no_managers();
             if self.stage() != StopStage::Running && (is_alone || is_killed) {
                 return Ok(true);
             }
-            event = self.next().await;
+            event = self.next_event().await;
         }
     }
 
-    /// Says what is left to say.
+    /// Sends the remaining replies.
     pub(super) async fn close(self) {
-        drop(self.line);
-        self.errands.close().await;
+        drop(self.registration);
+        self.jobs.close().await;
     }
 
     fn poll(&self) -> Duration {
@@ -249,22 +253,22 @@ impl SpawnerService {
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 
-    async fn next(&mut self) -> SpawnerEvent {
-        let time = self.began + self.wake_at();
+    async fn next_event(&mut self) -> SpawnerEvent {
+        let time = self.started_at + self.wake_at();
         let Registration {
             commands, renewer, ..
-        } = &mut self.line;
+        } = &mut self.registration;
         tokio::select! {
-            (id, news) = self.launcher.next() => SpawnerEvent::News(id, news),
-            counted = look(&mut self.counting), if self.counting.is_some() => SpawnerEvent::Counted(counted),
-            registry = look(&mut self.registry), if self.registry.is_some() => SpawnerEvent::Registry(registry),
-            Some(word) = commands.recv() => SpawnerEvent::Word(word),
-            Ok(()) = self.asked.changed() => SpawnerEvent::Asked(*self.asked.borrow_and_update()),
+            (id, event) = self.launcher.next_event() => SpawnerEvent::Worker(id, event),
+            counted = await_query(&mut self.counting), if self.counting.is_some() => SpawnerEvent::Counted(counted),
+            registry = await_query(&mut self.registry), if self.registry.is_some() => SpawnerEvent::Registry(registry),
+            Some(command) = commands.recv() => SpawnerEvent::Command(command),
+            Ok(()) = self.stop_requests.changed() => SpawnerEvent::StopRequested(*self.stop_requests.borrow_and_update()),
             _ = renewer.lost() => SpawnerEvent::LeaseLost,
-            () = sleep_until(time) => SpawnerEvent::Time,
+            () = sleep_until(time) => SpawnerEvent::TimerFired,
         }
     }
 
@@ -274,7 +278,7 @@ impl SpawnerService {
         [
             self.core.held_until(GROUP, now),
             self.core.wake_at(now),
-            self.leave_by,
+            self.exit_at,
             count_at,
         ]
         .into_iter()
@@ -282,85 +286,88 @@ impl SpawnerService {
         .fold(self.poll_at, Duration::min)
     }
 
-    // -- what has happened
+    // -- events
 
-    fn heed(&mut self, event: SpawnerEvent) -> Result<()> {
+    fn handle_event(&mut self, event: SpawnerEvent) -> Result<()> {
         let now = self.now();
         match event {
-            SpawnerEvent::News(id, news) => self.hear(&id, &news, now),
-            SpawnerEvent::Counted(counted) => self.counted(counted, now)?,
-            SpawnerEvent::Registry(registry) => self.registered(registry, now)?,
-            SpawnerEvent::Word(ControlDelivery { tid, body }) => {
+            SpawnerEvent::Worker(id, event) => self.handle_worker_event(&id, &event, now),
+            SpawnerEvent::Counted(counted) => self.handle_count(counted, now)?,
+            SpawnerEvent::Registry(registry) => self.handle_registry(registry, now)?,
+            SpawnerEvent::Command(ControlDelivery { tid, body }) => {
                 match body.parse::<ControlMessage>() {
-                    Ok(message) if tid == self.line.tid => self.apply_command(message, now),
-                    Ok(message) => self.errands.push(CommandJob::Forward { tid, message }),
-                    Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
+                    Ok(message) if tid == self.registration.tid => self.apply_command(message, now),
+                    Ok(message) => self.jobs.push(CommandJob::Forward { tid, message }),
+                    Err(error) => {
+                        tracing::warn!(%tid, %error, "skipped a malformed control command")
+                    }
                 }
             }
-            SpawnerEvent::Asked(times) => {
-                for _ in self.heeded..times {
+            SpawnerEvent::StopRequested(times) => {
+                for _ in self.stop_requests_applied..times {
                     self.core.note(SupervisorEvent::Stop, now);
                 }
-                self.heeded = times;
+                self.stop_requests_applied = times;
             }
-            SpawnerEvent::LeaseLost => self.line.lost = true,
-            SpawnerEvent::Time => {}
+            SpawnerEvent::LeaseLost => self.registration.lost = true,
+            SpawnerEvent::TimerFired => {}
         }
-        if self.leave_by.is_some_and(|by| by <= now) {
-            tracing::error!("workers that did not leave are killed");
-            self.launcher.tell(BroadcastCommand::Kill);
+        if self.exit_at.is_some_and(|by| by <= now) {
+            tracing::error!("killing workers that did not exit in time");
+            self.launcher.broadcast(BroadcastCommand::Kill);
         }
         Ok(())
     }
 
-    fn hear(&mut self, id: &LaunchId, news: &WorkerEvent, now: Duration) {
-        let Some(child) = self.roster.child(id) else {
+    fn handle_worker_event(&mut self, id: &LaunchId, event: &WorkerEvent, now: Duration) {
+        let Some(child) = self.workers.child(id) else {
             return;
         };
-        let meaning = self.roster.hear(id, news, now);
+        let meaning = self.workers.apply_event(id, event, now);
         match meaning {
             EventMeaning::Started(took) => {
                 if let Some(auto) = &mut self.auto {
-                    auto.started(took);
+                    auto.record_start(took);
                 }
                 self.core.note(SupervisorEvent::Ready(child), now);
             }
-            EventMeaning::Taken => {
+            EventMeaning::TaskClaimed => {
                 self.last_task = now;
-                self.begun += 1;
+                self.claimed += 1;
                 self.taken += 1;
                 match self.pending.checked_sub(1) {
                     Some(left) => self.pending = left,
-                    // Nobody had seen it wait.
-                    None => self.arrived(1),
+                    // The task was claimed before it was counted as waiting.
+                    None => self.record_arrivals(1),
                 }
             }
-            EventMeaning::Stillborn(gone) => {
-                self.stillborn += 1;
-                self.exited(if gone == ExitKind::OutOfMemory {
+            EventMeaning::FailedStart(gone) => {
+                self.failed_starts += 1;
+                self.record_exit(if gone == ExitKind::OutOfMemory {
                     ExitReason::OutOfMemory
                 } else {
                     ExitReason::Error
                 });
-                self.grief = Some(NoLaunch::Died(gone));
+                self.last_failure = Some(LastFailure::Died(gone));
                 self.core
                     .note(SupervisorEvent::Exited(child, ChildExit::Failure), now);
             }
-            EventMeaning::Left { gone, had_task } => {
-                self.exited(match gone {
+            EventMeaning::Exited { gone, had_task } => {
+                self.record_exit(match gone {
                     ExitKind::Code(0) if had_task => ExitReason::Success,
-                    ExitKind::Code(0) if self.leaves_by_age() => ExitReason::Timeout,
+                    ExitKind::Code(0) if self.exited_by_age() => ExitReason::Timeout,
                     ExitKind::Code(0) => ExitReason::Idle,
                     ExitKind::OutOfMemory => ExitReason::OutOfMemory,
                     _ => ExitReason::Error,
                 });
                 if gone != ExitKind::Code(0) {
-                    tracing::warn!(worker = %id, how = %gone, had_task, "a worker failed: its task is taken back");
+                    tracing::warn!(worker = %id, how = %gone, had_task, "a worker failed: its task is reclaimed");
                 }
-                // One that dies with its task may die of that. Its task is not run again for ever.
+                // A death with a task may be the task's fault, and its retries are limited. Only a
+                // death without a task counts against launches.
                 let is_idle_death = gone != ExitKind::Code(0) && !had_task;
                 if is_idle_death {
-                    self.grief = Some(NoLaunch::DiedIdle(gone));
+                    self.last_failure = Some(LastFailure::DiedIdle(gone));
                 }
                 let end = if is_idle_death {
                     ChildExit::Failure
@@ -370,8 +377,8 @@ impl SpawnerService {
                 self.core.note(SupervisorEvent::Exited(child, end), now);
             }
             EventMeaning::NotLaunched => {
-                if let WorkerEvent::Failed(error) = news {
-                    self.not_launched(error.clone());
+                if let WorkerEvent::Failed(error) = event {
+                    self.record_launch_failure(error.clone());
                 }
                 self.core
                     .note(SupervisorEvent::Exited(child, ChildExit::Failure), now);
@@ -381,8 +388,9 @@ impl SpawnerService {
         self.stale = true;
     }
 
-    /// Whether a worker that never had a task, and was not told to leave, has left because of its age: it would have been idle for long enough only later.
-    fn leaves_by_age(&self) -> bool {
+    /// Whether a worker that never had a task has exited because of its age: its idle timeout was
+    /// later.
+    fn exited_by_age(&self) -> bool {
         let Config {
             max_uptime,
             idle_timeout,
@@ -393,65 +401,68 @@ impl SpawnerService {
             && max_uptime.is_some_and(|uptime| uptime < idle_timeout)
     }
 
-    fn exited(&self, reason: ExitReason) {
-        if let Some(book) = &self.options.book {
-            book.exited(reason);
+    fn record_exit(&self, reason: ExitReason) {
+        if let Some(metrics) = &self.options.metrics {
+            metrics.exited(reason);
         }
     }
 
-    fn arrived(&mut self, tasks: u64) {
+    fn record_arrivals(&mut self, tasks: u64) {
         if let Some(auto) = &mut self.auto {
-            auto.arrived(tasks);
+            auto.record_arrivals(tasks);
         }
     }
 
-    fn counted(&mut self, counted: Result<u64>, now: Duration) -> Result<()> {
+    fn handle_count(&mut self, counted: Result<u64>, now: Duration) -> Result<()> {
         match counted {
             Ok(found) => {
-                // What was taken while it was counted may be in the number or not. Too few workers are launched by the next look, too many
-                // are not called back.
+                // Tasks claimed during the count may be included or not. If too few workers are
+                // launched, the next count fixes that. Surplus workers exit by themselves.
                 let pending = found.saturating_sub(self.taken);
-                self.arrived(pending.saturating_sub(self.pending));
+                self.record_arrivals(pending.saturating_sub(self.pending));
                 self.pending = pending;
                 if pending > 0 {
                     self.last_task = now;
                 }
             }
             Err(error) => {
-                self.tolerate(error, "what waits cannot be counted")?;
+                self.log_if_retryable(error, "waiting tasks cannot be counted: retrying")?;
                 (self.due, self.count_at) = (true, now + ERROR_PAUSE);
             }
         }
         Ok(())
     }
 
-    fn registered(&mut self, registry: Result<Vec<WorkerEntry>>, now: Duration) -> Result<()> {
+    fn handle_registry(&mut self, registry: Result<Vec<WorkerEntry>>, now: Duration) -> Result<()> {
         match registry {
             Ok(entries) => {
-                self.seen = true;
-                let others = spawner_ids::others(&entries, self.line.tid, is_running);
-                self.estate |= self.others.iter().any(|tid| !others.contains(tid));
-                self.others = others;
+                self.registry_read = true;
+                let others =
+                    spawner_ids::other_spawners(&entries, self.registration.tid, is_running);
+                self.may_have_orphans |=
+                    self.other_spawners.iter().any(|tid| !others.contains(tid));
+                self.other_spawners = others;
                 let recognise = |info: &WorkerInfo| self.launcher.recognise(info);
                 let RegistryDiff { found, strays } =
-                    self.roster.look_at(&entries, &self.others, recognise, now);
+                    self.workers
+                        .apply_registry(&entries, &self.other_spawners, recognise, now);
                 for tid in found {
-                    tracing::info!(worker = %tid, "found a worker that another spawner has launched");
+                    tracing::info!(worker = %tid, "found a worker of another spawner");
                 }
                 for id in strays {
-                    tracing::warn!(worker = %id, "another spawner has left it, and it is not registered: it is ended");
+                    tracing::warn!(worker = %id, "ending a worker that another spawner has left and that is not registered");
                     self.launcher.discard(&id);
                 }
-                self.launcher.look_at(&entries);
+                self.launcher.observe_registry(&entries);
                 self.stop_managers(&entries, now);
             }
-            Err(error) => self.tolerate(error, "the registry cannot be read")?,
+            Err(error) => self.log_if_retryable(error, "the registry cannot be read: retrying")?,
         }
         Ok(())
     }
 
-    /// What may pass is waited for: workers go on meanwhile.
-    fn tolerate(&self, error: Error, what: &str) -> Result<()> {
+    /// Logs errors that may pass. The workers go on meanwhile.
+    fn log_if_retryable(&self, error: Error, what: &str) -> Result<()> {
         if matches!(error, Error::Unreachable { .. }) || !error.is_retryable() {
             return Err(error);
         }
@@ -459,9 +470,9 @@ impl SpawnerService {
         Ok(())
     }
 
-    // -- what follows
+    // -- actions
 
-    async fn go_on(&mut self) {
+    async fn act(&mut self) {
         let now = self.now();
         if self.poll_at <= now {
             self.poll_at = now + self.poll();
@@ -472,31 +483,31 @@ impl SpawnerService {
             }
             if self.purge_at <= now {
                 self.purge_at = now + PURGE_EVERY;
-                self.errands.push(CommandJob::Purge);
+                self.jobs.push(CommandJob::Purge);
             }
         }
         if self.stage() == StopStage::Running {
-            self.inherit(now).await;
+            self.adopt_orphans(now).await;
         }
-        let wanted = SupervisorEvent::Scale(GROUP, self.wanted(now));
+        let wanted = SupervisorEvent::Scale(GROUP, self.wanted_workers(now));
         let effects = self.core.on(wanted, now);
-        self.pass_on(now);
+        self.forward_stop(now);
         self.kill_workers(now);
-        self.dismiss_idle(now);
-        self.carry_out(effects, now).await;
+        self.stop_idle_workers(now);
+        self.apply_effects(effects, now).await;
         if self.stage() == StopStage::Running {
-            self.count(now);
+            self.start_count(now);
         } else {
             self.counting = None;
         }
     }
 
-    /// Begins a look at what waits, where the last one may be out of date and another number could matter.
-    fn count(&mut self, now: Duration) {
-        let census = self.roster.census(self.pending);
-        // Not before it is known who is there: whoever waits listens to all that happens from then on.
-        let nobody_waits = self.seen && census.capacity() == 0 && self.pending == 0;
-        // Whether a few more or less wait than the most workers could take makes no difference.
+    /// Starts to count waiting tasks, if the last count is out of date and the number matters.
+    fn start_count(&mut self, now: Duration) {
+        let census = self.workers.census(self.pending);
+        // Not before the registry was read: a waiting count reports everything from its start on.
+        let nobody_waits = self.registry_read && census.capacity() == 0 && self.pending == 0;
+        // Beyond the worker limit, the exact number makes no difference.
         let matters = self.stale && self.pending <= self.options.config.max_workers().into();
         if self.counting.is_some() || now < self.count_at || !(self.due || matters || nobody_waits)
         {
@@ -506,7 +517,7 @@ impl SpawnerService {
             caps: self.options.worker.caps.clone(),
             queues: self.options.worker.queues.clone(),
             before: None,
-            max: COUNTED,
+            max: MAX_COUNT,
             wait: if nobody_waits {
                 self.poll()
             } else {
@@ -518,23 +529,23 @@ impl SpawnerService {
         self.counting = Some(Box::pin(async move { broker.count_waiting(request).await }));
     }
 
-    // -- what others see of it
+    // -- status
 
     pub(super) fn status(&self) -> &'static str {
         match self.stage() {
             StopStage::Running if self.paused => "paused",
             StopStage::Running if self.core.held_until(GROUP, self.now()).is_some() => "braking",
-            StopStage::Running if self.roster.census(0).busy > 0 => "busy",
+            StopStage::Running if self.workers.census(0).busy > 0 => "busy",
             StopStage::Running => "listening",
             StopStage::Draining => "draining",
             StopStage::Terminating | StopStage::Killing => "stopping",
         }
     }
 
-    fn show(&mut self) {
+    fn publish_status(&mut self) {
         let warm_pool = self.warm_pool(self.now());
-        let census = self.roster.census(self.pending);
-        let is_braking = self.core.census(GROUP).backing_off > 0;
+        let census = self.workers.census(self.pending);
+        let is_backing_off = self.core.census(GROUP).backing_off > 0;
         let snapshot = SpawnerSnapshot {
             pending: self.pending,
             starting: census.starting,
@@ -542,22 +553,22 @@ impl SpawnerService {
             busy: census.busy,
             warm_pool,
             launched: self.launched(),
-            stillborn: self.stillborn,
-            obstacles: self.obstacles,
-            braking: is_braking,
+            failed_starts: self.failed_starts,
+            launch_failures: self.launch_failures,
+            backing_off: is_backing_off,
         };
-        self.shown
-            .send_if_modified(|shown| std::mem::replace(shown, snapshot) != snapshot);
-        let stats = &self.line.stats;
-        stats.spawned.store(self.begun, Ordering::Relaxed);
+        self.snapshot_tx
+            .send_if_modified(|snapshot_tx| std::mem::replace(snapshot_tx, snapshot) != snapshot);
+        let stats = &self.registration.stats;
+        stats.spawned.store(self.claimed, Ordering::Relaxed);
         stats.busy.store(census.busy, Ordering::Relaxed);
         stats.set_status(match self.stage() {
             StopStage::Running if self.paused => WorkerStatus::Paused,
-            StopStage::Running if is_braking => WorkerStatus::Braking,
+            StopStage::Running if is_backing_off => WorkerStatus::Braking,
             StopStage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         });
-        let title = title::format(self.line.tid, &self.options.name, self.status());
+        let title = title::format(self.registration.tid, &self.options.name, self.status());
         if self.title != title {
             raddle_runner::title::set(&title);
             self.title = title;
@@ -565,12 +576,9 @@ impl SpawnerService {
     }
 }
 
-/// Waits for a look that is under way, and forgets it when it is over.
-async fn look<T>(looking: &mut Option<SpawnerQueries<T>>) -> Result<T> {
-    let found = looking
-        .as_mut()
-        .expect("polled only when there is one")
-        .await;
-    *looking = None;
+/// Awaits a query, and clears it when it is done.
+async fn await_query<T>(query: &mut Option<PendingQuery<T>>) -> Result<T> {
+    let found = query.as_mut().expect("polled only when there is one").await;
+    *query = None;
     found
 }

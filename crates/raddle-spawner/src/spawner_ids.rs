@@ -1,25 +1,26 @@
-//! The ids of a spawner. One that has lost its lease goes on under another, and workers that it had launched before have the former one as their parent.
-//! It says which those were, so that nobody takes its workers for forsaken. No I/O.
+//! The ids of a spawner. A spawner that lost its lease has a new id, and its earlier workers name
+//! the old one as parent. It lists its old ids in the registry, so that no other spawner adopts its
+//! workers. No I/O.
 
 use raddle_model::{Tid, WorkerEntry, worker::WorkerInfo};
 
-/// What a spawner says that it has, besides what its workers take, for each id that it had before.
+/// Capability prefix for an old id of a spawner.
 const FORMER: &str = "@former/";
-/// How many are said, the last of them. Workers are there for one task: those of an id from before that are over.
-const SAID: usize = 16;
+/// Most old ids to list. Workers of older ids have ended, because they run one task each.
+const MAX_OLD_IDS: usize = 16;
 
-/// What a spawner says of itself that had these ids before, the last one last.
-pub(super) fn continued(info: WorkerInfo, former: &[Tid]) -> WorkerInfo {
+/// The registration of a spawner with these old ids, the latest last.
+pub(super) fn with_old_ids(info: WorkerInfo, former: &[Tid]) -> WorkerInfo {
     let mut info = info;
-    for tid in former.iter().rev().take(SAID) {
-        // Digits are a tag, and so is what is made of them.
+    for tid in former.iter().rev().take(MAX_OLD_IDS) {
+        // A TID is a valid label, and so is this.
         let _ = info.capabilities.insert(&format!("{FORMER}{tid}"));
     }
     info
 }
 
-/// All ids of the spawners among these for which `is_there` holds, but for those of the one whose present id is `own`.
-pub(super) fn others(
+/// All ids of the other spawners for which `is_there` holds. `own` is the current id of this one.
+pub(super) fn other_spawners(
     registry: &[WorkerEntry],
     own: Tid,
     is_there: impl Fn(&WorkerEntry) -> bool,
@@ -64,38 +65,38 @@ mod tests {
         };
         WorkerEntry::new(
             tid(number),
-            continued(info, former),
+            with_old_ids(info, former),
             Heartbeat::default(),
             Timestamp::UNIX_EPOCH,
         )
     }
 
     #[test]
-    fn a_spawner_that_goes_on_under_another_id_is_there_under_all_that_it_had() {
+    fn a_spawner_is_known_under_all_its_ids() {
         let registry = [
             spawner(1, &[]),
             spawner(5, &[tid(2), tid(3)]),
             spawner(6, &[tid(4)]),
         ];
         let all = [1, 5, 2, 3, 6, 4].map(tid);
-        let found = |own, gone| others(&registry, tid(own), |entry| entry.tid != tid(gone));
+        let found = |own, gone| other_spawners(&registry, tid(own), |entry| entry.tid != tid(gone));
         assert_eq!(found(9, 0), all);
         assert_eq!(
             found(9, 5),
             [1, 6, 4].map(tid),
-            "who is gone is gone under each of them"
+            "a dead spawner is gone under each id"
         );
         assert_eq!(found(1, 0), all[1..]);
         assert_eq!(found(5, 0), [1, 6, 4].map(tid));
-        // A former self is listed until its lease has run out, and is nobody else.
+        // An old id stays registered until its lease expires, and is no other spawner.
         let twice = [spawner(2, &[]), spawner(5, &[tid(2)])];
-        assert_eq!(others(&twice, tid(5), |_| true), []);
+        assert_eq!(other_spawners(&twice, tid(5), |_| true), []);
     }
 
     #[test]
-    fn what_is_said_has_a_bound() {
+    fn lists_a_limited_number_of_old_ids() {
         let former: Vec<Tid> = (100..200).map(tid).collect();
         let ids: Vec<Tid> = ids(&spawner(200, &former)).collect();
-        assert_eq!(ids, [&[tid(200)], &former[100 - SAID..]].concat());
+        assert_eq!(ids, [&[tid(200)], &former[100 - MAX_OLD_IDS..]].concat());
     }
 }

@@ -1,4 +1,4 @@
-//! What control words mean to a spawner, and how it passes a stop on.
+//! What control commands do to a spawner, and how it forwards a stop.
 
 use std::{mem, time::Duration};
 
@@ -16,16 +16,16 @@ use raddle_worker::{
     worker::{control_commands::CommandJob, is_local},
 };
 
-/// How long workers that are killed may take to be gone.
-const KILL_WITHIN: Duration = Duration::from_secs(5);
+/// How long killed workers may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long until the registry is looked at again for managers and workers that were sent `STOP`: by so much they are waited for too long.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// How often to read the registry while managers and workers are stopping.
+const REREAD_INTERVAL: Duration = Duration::from_millis(100);
 
 impl SpawnerService {
     pub(super) fn apply_command(&mut self, message: ControlMessage, now: Duration) {
         match message.command {
-            // Once is enough: to ask again is to ask whether it was heard.
+            // A repeated STOP only asks for the status again.
             ControlCommand::Stop if self.stage() == StopStage::Running => {
                 self.core.note(SupervisorEvent::Stop, now)
             }
@@ -36,103 +36,108 @@ impl SpawnerService {
             }
             ControlCommand::Pause => {
                 self.paused = true;
-                self.pausing.push(message);
+                self.pending_pauses.push(message);
                 return;
             }
             ControlCommand::Resume => {
                 self.paused = false;
-                self.dismissed.clear();
+                self.stopped_idle.clear();
             }
             _ => {}
         }
-        self.answer(&message);
+        self.reply(&message);
     }
 
-    fn answer(&self, message: &ControlMessage) {
+    fn reply(&self, message: &ControlMessage) {
         let reply = message.reply("ok", self.status());
-        self.errands.push(CommandJob::Reply {
-            tid: self.line.tid,
+        self.jobs.push(CommandJob::Reply {
+            tid: self.registration.tid,
             reply,
         });
     }
 
-    /// Stops idle workers while it is paused, as each of them would take one more task. `PAUSE` is answered when none is left that could.
-    pub(super) fn dismiss_idle(&mut self, now: Duration) {
+    /// Stops idle workers while paused, because each would take one more task. `PAUSE` is answered
+    /// when none of them is left.
+    pub(super) fn stop_idle_workers(&mut self, now: Duration) {
         let is_pausing = self.paused && self.stage() == StopStage::Running;
         if is_pausing {
             let idle: Vec<Tid> = self
-                .roster
+                .workers
                 .idle()
-                .filter(|tid| self.dismissed.insert(*tid))
+                .filter(|tid| self.stopped_idle.insert(*tid))
                 .collect();
-            self.say(idle, ControlCommand::Stop);
+            self.send_command(idle, ControlCommand::Stop);
         }
-        if is_pausing && self.roster.census(0).capacity() > 0 {
-            // Those that the launcher does not tell of are seen in the registry alone.
-            self.poll_at = self.poll_at.min(now + LOOK_AGAIN);
+        if is_pausing && self.workers.census(0).capacity() > 0 {
+            // Workers that the launcher does not report appear only in the registry.
+            self.poll_at = self.poll_at.min(now + REREAD_INTERVAL);
         } else {
-            mem::take(&mut self.pausing)
+            mem::take(&mut self.pending_pauses)
                 .iter()
-                .for_each(|message| self.answer(message));
+                .for_each(|message| self.reply(message));
         }
     }
 
-    /// How far it was asked to stop.
+    /// The current stage of the stop.
     pub(super) fn stage(&self) -> StopStage {
         self.core.stage(GROUP)
     }
 
-    /// Passes a stop on. Nobody is stopped alone, so all are told at once, and of each stage: a second word that was heard with the first is a second word
-    /// to workers as well.
-    pub(super) fn pass_on(&mut self, now: Duration) {
+    /// Forwards a stop to all workers at once, each stage once. Two requests that were received
+    /// together count as two for the workers too.
+    pub(super) fn forward_stop(&mut self, now: Duration) {
         let stage = self.stage();
-        let before = std::mem::replace(&mut self.entered, stage);
+        let before = std::mem::replace(&mut self.forwarded_stage, stage);
         let stages = [
             StopStage::Draining,
             StopStage::Terminating,
             StopStage::Killing,
         ];
-        // Who is to be killed need not be asked first.
+        // Workers that are killed need no request first.
         let entered = stages.into_iter().filter(|of| {
             before < *of && (*of == stage || stage == StopStage::Terminating && *of < stage)
         });
-        entered.for_each(|stage| self.enter(stage, now));
+        entered.for_each(|stage| self.enter_stage(stage, now));
     }
 
-    /// Those it has found, and has no process of, are told by the broker. So are managers that it has spawned: it looks who they are at once.
-    fn enter(&mut self, stage: StopStage, now: Duration) {
+    /// Starts a stage. Adopted workers without a process here get the command through the broker.
+    /// Managers that it has spawned do too, so read the registry at once.
+    fn enter_stage(&mut self, stage: StopStage, now: Duration) {
         self.poll_at = now;
         match stage {
             StopStage::Running => {}
             StopStage::Draining => {
-                self.launcher.tell(BroadcastCommand::Stop);
-                let found: Vec<Tid> = self.roster.adopted().collect();
-                self.say(found, ControlCommand::Stop);
+                self.launcher.broadcast(BroadcastCommand::Stop);
+                let found: Vec<Tid> = self.workers.found().collect();
+                self.send_command(found, ControlCommand::Stop);
             }
-            StopStage::Terminating => self.launcher.tell(BroadcastCommand::Stop),
-            StopStage::Killing => drop(self.leave_by.get_or_insert(now + KILL_WITHIN)),
+            StopStage::Terminating => self.launcher.broadcast(BroadcastCommand::Stop),
+            StopStage::Killing => drop(self.exit_at.get_or_insert(now + KILL_TIMEOUT)),
         }
     }
 
-    /// Has the workers killed, as soon as none of them runs a manager: a manager that obeys has what it has spawned given back, and one that dies with its worker
-    /// does not.
+    /// Kills the workers when none of them runs a manager any more: a manager that stops releases
+    /// what it has spawned, and one that is killed with its worker does not.
     pub(super) fn kill_workers(&mut self, now: Duration) {
-        let is_late = self.leave_by.is_some_and(|by| by <= now);
-        if self.stage() != StopStage::Killing || self.kills || !(is_late || self.has_no_managers())
+        let is_late = self.exit_at.is_some_and(|by| by <= now);
+        if self.stage() != StopStage::Killing
+            || self.kill_sent
+            || !(is_late || self.has_no_managers())
         {
             return;
         }
-        self.kills = true;
-        // By word first: one that obeys gives back what it runs.
-        let all: Vec<Tid> = self.roster.tids().collect();
-        self.say(all, ControlCommand::Kill);
-        self.launcher.tell(BroadcastCommand::GiveBack);
+        self.kill_sent = true;
+        // Through the broker first: a worker that gets the command releases its task.
+        let all: Vec<Tid> = self.workers.tids().collect();
+        self.send_command(all, ControlCommand::Kill);
+        self.launcher.broadcast(BroadcastCommand::Release);
     }
 
-    /// A prime that stops takes the hierarchy below it along: the managers that its own workers run, and all of them if no other prime is left. They
-    /// are told each word once, by what the registry shows; those that begin meanwhile are told when they are seen. It leaves after them.
+    /// Forwards the stop of a root manager to the managers below it: those that its workers run,
+    /// and all of them if no other root manager is left. Each gets each command once. New managers
+    /// get it when they appear in the registry. The root manager exits after them.
     pub(super) fn stop_managers(&mut self, registry: &[WorkerEntry], now: Duration) {
-        let word = match self.stage() {
+        let command = match self.stage() {
             StopStage::Draining | StopStage::Terminating => ControlCommand::Stop,
             StopStage::Killing => ControlCommand::Kill,
             StopStage::Running => return,
@@ -142,16 +147,16 @@ impl SpawnerService {
         }
         let others = registry
             .iter()
-            .filter(|entry| entry.tid != self.line.tid && entry.info.is_manager());
+            .filter(|entry| entry.tid != self.registration.tid && entry.info.is_manager());
         let (primes, managers): (Vec<_>, Vec<_>) =
             others.partition(|entry| entry.info.kind == PRIME);
-        // One that leaves as well tells nobody for this one, nor does one that was killed and is listed until its lease has run out.
+        // A stopping root manager does not count, nor one that was killed and is still registered.
         let is_last = !primes.into_iter().any(is_staying);
         let is_mine = |entry: &WorkerEntry| {
-            // It is the command of a runner, which is a child of the worker.
+            // A manager is the command of a runner, which is a child of the worker.
             let mut above =
                 std::iter::successors(Some(entry.info.pid), |pid| raddle_runner::parent_of(*pid));
-            is_local(&entry.info) && above.any(|pid| self.roster.has(&LaunchId::process(pid)))
+            is_local(&entry.info) && above.any(|pid| self.workers.has(&LaunchId::process(pid)))
         };
         let meant: Vec<Tid> = managers
             .into_iter()
@@ -160,25 +165,25 @@ impl SpawnerService {
             .collect();
         self.managers_left = Some(meant.len());
         if !meant.is_empty() {
-            self.poll_at = now + LOOK_AGAIN;
+            self.poll_at = now + REREAD_INTERVAL;
         }
         let fresh: Vec<Tid> = meant
             .into_iter()
-            .filter(|tid| self.told.insert(*tid, word) != Some(word))
+            .filter(|tid| self.manager_commands.insert(*tid, command) != Some(command))
             .collect();
-        self.say(fresh, word);
+        self.send_command(fresh, command);
     }
 
-    /// Whether nobody is left who stops with it, as far as it has to look.
+    /// Whether no manager is left that must stop first.
     pub(super) fn has_no_managers(&self) -> bool {
         self.options.kind != PRIME || self.managers_left == Some(0)
     }
 
-    fn say(&self, whom: Vec<Tid>, word: ControlCommand) {
-        for tid in whom {
-            self.errands.push(CommandJob::Forward {
+    fn send_command(&self, targets: Vec<Tid>, command: ControlCommand) {
+        for tid in targets {
+            self.jobs.push(CommandJob::Forward {
                 tid,
-                message: ControlMessage::new(word),
+                message: ControlMessage::new(command),
             });
         }
     }

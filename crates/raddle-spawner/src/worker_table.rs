@@ -1,4 +1,4 @@
-//! The workers that a spawner knows of: those it has launched or taken charge of, and those it has found. No I/O, no clock.
+//! `WorkerTable`: the workers that a spawner knows, launched, adopted or found. No I/O, no clock.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,67 +19,67 @@ use super::{
 
 #[derive(Debug)]
 pub(super) struct WorkerTable {
-    /// What our workers are like. Those of another spawner are just like them, and left to us when that is gone.
-    like: WorkerInfo,
-    /// Workers that the launcher tells of.
-    own: HashMap<LaunchId, WorkerRecord>,
-    /// How many of those there are in each phase.
+    /// What its workers register as. Workers of a dead spawner that register the same are adopted.
+    template: WorkerInfo,
+    /// Workers that the launcher reports.
+    reported: HashMap<LaunchId, WorkerRecord>,
+    /// Their numbers by phase.
     counts: WorkerCounts,
-    /// Workers that it does not tell of, and whether they are busy.
-    adopted: BTreeMap<Tid, bool>,
-    /// Those that were launched here, and have begun.
+    /// Workers that it does not report, and whether they are busy.
+    found: BTreeMap<Tid, bool>,
+    /// Workers that were launched here and have started.
     launched: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct WorkerRecord {
-    /// What the core calls it.
+    /// Its id in the supervisor.
     child: ChildId,
     tid: Option<Tid>,
     phase: WorkerPhase,
-    /// Another spawner has left it.
-    is_inherited: bool,
-    /// Since when such a one is not in the registry.
+    /// A dead spawner has left it.
+    is_adopted: bool,
+    /// Since when an adopted worker is not registered.
     missing_since: Option<Duration>,
 }
 
-/// What the registry shows that was not known.
+/// Changes that a read of the registry shows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct RegistryDiff {
-    /// Workers that another has launched.
+    /// Workers that another spawner has launched.
     pub(super) found: Vec<Tid>,
-    /// Of those that another has left, who is no worker any more, or never will be one.
+    /// Adopted workers that are not registered and never will be.
     pub(super) strays: Vec<LaunchId>,
 }
 
-/// How long one that another spawner has left may be away from the registry: it may have to begin, or to register anew, and finds its
-/// broker at once now.
-const STRAY_AFTER: Duration = Duration::from_secs(15);
+/// How long an adopted worker may be missing from the registry: it may be starting or registering
+/// again, and reaches its broker at once now.
+const MAX_MISSING: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug)]
 enum WorkerPhase {
     Starting {
         since: Duration,
     },
-    /// Another has launched it, and what it has said is yet to be heard.
-    Found,
+    /// Adopted, and its output was not read yet.
+    Adopted,
     Idle,
     Busy,
 }
 
-/// What news of a worker means.
+/// What an event of a worker means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventMeaning {
-    /// It was ready so long after its launch.
+    /// It was ready this long after its launch.
     Started(Duration),
-    /// It has taken a task.
-    Taken,
-    /// There is no worker after all.
+    /// It has claimed a task.
+    TaskClaimed,
+    /// Its launch failed.
     NotLaunched,
     /// It died before it was ready.
-    Stillborn(ExitKind),
-    /// It is gone as it should be, or after it was ready; and whether it had a task.
-    Left {
+    FailedStart(ExitKind),
+    /// It has ended, with or without a task.
+    Exited {
         gone: ExitKind,
         had_task: bool,
     },
@@ -87,91 +87,91 @@ pub(super) enum EventMeaning {
 }
 
 impl WorkerTable {
-    pub(super) fn new(like: WorkerInfo) -> Self {
+    pub(super) fn new(template: WorkerInfo) -> Self {
         Self {
-            like,
-            own: HashMap::new(),
+            template,
+            reported: HashMap::new(),
             counts: WorkerCounts::default(),
-            adopted: BTreeMap::new(),
+            found: BTreeMap::new(),
             launched: 0,
         }
     }
 
-    pub(super) fn launched(&mut self, id: LaunchId, child: ChildId, now: Duration) {
+    pub(super) fn add_launched(&mut self, id: LaunchId, child: ChildId, now: Duration) {
         self.add(
             id,
             WorkerRecord {
                 child,
                 tid: None,
                 phase: WorkerPhase::Starting { since: now },
-                is_inherited: false,
+                is_adopted: false,
                 missing_since: None,
             },
         );
     }
 
-    /// The launcher has taken charge of one that another spawner has left.
-    pub(super) fn inherited(&mut self, id: LaunchId, child: ChildId, now: Duration) {
+    /// Adds a worker that the launcher has adopted.
+    pub(super) fn add_adopted(&mut self, id: LaunchId, child: ChildId, now: Duration) {
         self.add(
             id,
             WorkerRecord {
                 child,
                 tid: None,
-                phase: WorkerPhase::Found,
-                is_inherited: true,
+                phase: WorkerPhase::Adopted,
+                is_adopted: true,
                 missing_since: Some(now),
             },
         );
     }
 
-    fn add(&mut self, id: LaunchId, member: WorkerRecord) {
-        *member.phase.count(&mut self.counts) += 1;
-        self.own.insert(id, member);
+    fn add(&mut self, id: LaunchId, worker: WorkerRecord) {
+        *worker.phase.counter(&mut self.counts) += 1;
+        self.reported.insert(id, worker);
     }
 
-    pub(super) fn hear(
+    pub(super) fn apply_event(
         &mut self,
         id: &LaunchId,
-        news: &WorkerEvent,
+        event: &WorkerEvent,
         now: Duration,
     ) -> EventMeaning {
-        let Some(member) = self.own.get_mut(id) else {
+        let Some(worker) = self.reported.get_mut(id) else {
             return EventMeaning::Nothing;
         };
-        let has_begun = matches!(news, WorkerEvent::Ready(_) | WorkerEvent::Gone(_));
+        let has_begun = matches!(event, WorkerEvent::Ready(_) | WorkerEvent::Exited(_));
         self.launched +=
-            u64::from(has_begun && matches!(member.phase, WorkerPhase::Starting { .. }));
-        let phase = member.phase;
-        match (news, phase) {
-            (WorkerEvent::Ready(tid), WorkerPhase::Found | WorkerPhase::Starting { .. }) => {
-                member.tid = Some(*tid);
-                member.enter(WorkerPhase::Idle, &mut self.counts);
-                // The registry may have been quicker.
-                self.adopted.remove(tid);
+            u64::from(has_begun && matches!(worker.phase, WorkerPhase::Starting { .. }));
+        let phase = worker.phase;
+        match (event, phase) {
+            (WorkerEvent::Ready(tid), WorkerPhase::Adopted | WorkerPhase::Starting { .. }) => {
+                worker.tid = Some(*tid);
+                worker.set_phase(WorkerPhase::Idle, &mut self.counts);
+                // The registry may have shown it first.
+                self.found.remove(tid);
                 match phase {
                     WorkerPhase::Starting { since } => {
                         EventMeaning::Started(now.saturating_sub(since))
                     }
-                    // How long it took is for its own spawner to know.
+                    // Only its own spawner knows when it was launched.
                     _ => EventMeaning::Nothing,
                 }
             }
-            (WorkerEvent::Begun, WorkerPhase::Idle) => {
-                member.enter(WorkerPhase::Busy, &mut self.counts);
-                EventMeaning::Taken
+            (WorkerEvent::TaskClaimed, WorkerPhase::Idle) => {
+                worker.set_phase(WorkerPhase::Busy, &mut self.counts);
+                EventMeaning::TaskClaimed
             }
             (WorkerEvent::Failed(_), _) => {
                 self.remove(id);
                 EventMeaning::NotLaunched
             }
-            (WorkerEvent::Gone(gone), phase) => {
+            (WorkerEvent::Exited(gone), phase) => {
                 self.remove(id);
                 match phase {
-                    // One that was told to leave while it started has done so.
+                    // A worker that was stopped while it started exits with 0.
                     WorkerPhase::Starting { .. } if *gone != ExitKind::Code(0) => {
-                        EventMeaning::Stillborn(*gone)
+                        EventMeaning::FailedStart(*gone)
                     }
-                    phase => EventMeaning::Left {
+                    phase => EventMeaning::Exited {
                         gone: *gone,
                         had_task: matches!(phase, WorkerPhase::Busy),
                     },
@@ -182,38 +182,40 @@ impl WorkerTable {
     }
 
     fn remove(&mut self, id: &LaunchId) {
-        if let Some(member) = self.own.remove(id) {
-            *member.phase.count(&mut self.counts) -= 1;
+        if let Some(worker) = self.reported.remove(id) {
+            *worker.phase.counter(&mut self.counts) -= 1;
         }
     }
 
-    /// Takes note of who is registered. `alive` are the other spawners that are there, whose workers are theirs; `recognise` is the launcher's.
-    pub(super) fn look_at(
+    /// Applies a read of the registry. `alive` are the other live spawners, whose workers are
+    /// theirs. `recognise` is the launcher's.
+    pub(super) fn apply_registry(
         &mut self,
         registry: &[WorkerEntry],
         alive: &[Tid],
         recognise: impl Fn(&WorkerInfo) -> Option<LaunchId>,
         now: Duration,
     ) -> RegistryDiff {
-        let before = std::mem::take(&mut self.adopted);
-        // By what its launcher calls it: the registry knows of a worker before the worker has told us who it is. One that has gone on under
-        // another id is in the registry twice, until the lease of the first has run out: the latest counts.
+        let before = std::mem::take(&mut self.found);
+        // By launch id, because the registry may show a worker before it reports its id. A worker
+        // that has registered again appears twice until its old lease expires: the latest entry
+        // counts.
         let known = registry
             .iter()
             .filter_map(|entry| Some((recognise(&entry.info)?, entry)));
         let known: BTreeMap<LaunchId, &WorkerEntry> = known.collect();
-        let strays = self.look_after(&known, now);
+        let strays = self.update_adopted(&known, now);
         let is_kept =
             |info: &WorkerInfo| info.parent.is_some_and(|spawner| alive.contains(&spawner));
-        let is_left = |info: &WorkerInfo| self.is_like(info) && !is_kept(info);
+        let is_left = |info: &WorkerInfo| self.is_similar(info) && !is_kept(info);
         let others = known
             .iter()
-            .filter(|(id, entry)| !self.own.contains_key(id) && is_left(&entry.info));
-        self.adopted = others
+            .filter(|(id, entry)| !self.reported.contains_key(id) && is_left(&entry.info));
+        self.found = others
             .map(|(_, entry)| (entry.tid, is_busy(entry)))
             .collect();
         let found = self
-            .adopted
+            .found
             .keys()
             .filter(|tid| !before.contains_key(tid))
             .copied()
@@ -221,39 +223,39 @@ impl WorkerTable {
         RegistryDiff { found, strays }
     }
 
-    fn is_like(&self, info: &WorkerInfo) -> bool {
-        let like = &self.like;
+    fn is_similar(&self, info: &WorkerInfo) -> bool {
+        let template = &self.template;
         info.kind == kind::ONE_SHOT
-            && info.queues == like.queues
-            && info.capabilities == like.capabilities
+            && info.queues == template.queues
+            && info.capabilities == template.capabilities
     }
 
-    /// Takes note of those that another spawner has left, and returns who of them has been missing for too long.
-    fn look_after(
+    /// Updates adopted workers, and returns those that were missing for too long.
+    fn update_adopted(
         &mut self,
         known: &BTreeMap<LaunchId, &WorkerEntry>,
         now: Duration,
     ) -> Vec<LaunchId> {
         let mut strays = Vec::new();
-        for (id, member) in self
-            .own
+        for (id, worker) in self
+            .reported
             .iter_mut()
-            .filter(|(_, member)| member.is_inherited)
+            .filter(|(_, worker)| worker.is_adopted)
         {
             if let Some(entry) = known.get(id) {
-                member.missing_since = None;
-                // What it has said may be lost with who heard it.
-                member.tid = Some(entry.tid);
+                worker.missing_since = None;
+                // Its report may be lost with its old spawner.
+                worker.tid = Some(entry.tid);
                 let phase = if is_busy(entry) {
                     WorkerPhase::Busy
                 } else {
-                    member.phase.or_idle()
+                    worker.phase.or_idle()
                 };
-                member.enter(phase, &mut self.counts);
+                worker.set_phase(phase, &mut self.counts);
                 continue;
             }
-            let since = *member.missing_since.get_or_insert(now);
-            if now.saturating_sub(since) >= STRAY_AFTER {
+            let since = *worker.missing_since.get_or_insert(now);
+            if now.saturating_sub(since) >= MAX_MISSING {
                 strays.push(id.clone());
             }
         }
@@ -265,7 +267,7 @@ impl WorkerTable {
             pending,
             ..self.counts
         };
-        for is_busy in self.adopted.values() {
+        for is_busy in self.found.values() {
             *if *is_busy {
                 &mut census.busy
             } else {
@@ -275,81 +277,81 @@ impl WorkerTable {
         census
     }
 
-    /// How many workers were launched.
-    pub(super) fn total(&self) -> u64 {
+    /// Workers launched so far.
+    pub(super) fn launched_total(&self) -> u64 {
         self.launched
     }
 
-    /// How many there are of those that the launcher tells of.
+    /// Workers that the launcher reports.
     pub(super) fn len(&self) -> usize {
-        self.own.len()
+        self.reported.len()
     }
 
-    /// What the core calls one that the launcher tells of.
+    /// The supervisor's id of a worker that the launcher reports.
     pub(super) fn child(&self, id: &LaunchId) -> Option<ChildId> {
-        self.own.get(id).map(|member| member.child)
+        self.reported.get(id).map(|worker| worker.child)
     }
 
-    /// Whether this is one that the launcher tells of.
+    /// Whether the launcher reports this worker.
     pub(super) fn has(&self, id: &LaunchId) -> bool {
-        self.own.contains_key(id)
+        self.reported.contains_key(id)
     }
 
-    /// Those that were found.
-    pub(super) fn adopted(&self) -> impl Iterator<Item = Tid> {
-        self.adopted.keys().copied()
+    /// Workers that were found in the registry.
+    pub(super) fn found(&self) -> impl Iterator<Item = Tid> {
+        self.found.keys().copied()
     }
 
-    /// Those that would take a task.
+    /// Workers that would take a task.
     pub(super) fn idle(&self) -> impl Iterator<Item = Tid> {
-        let own = self
-            .own
+        let reported = self
+            .reported
             .values()
-            .filter(|member| matches!(member.phase, WorkerPhase::Idle))
-            .filter_map(|member| member.tid);
-        own.chain(
-            self.adopted
+            .filter(|worker| matches!(worker.phase, WorkerPhase::Idle))
+            .filter_map(|worker| worker.tid);
+        reported.chain(
+            self.found
                 .iter()
                 .filter(|(_, is_busy)| !**is_busy)
                 .map(|(tid, _)| *tid),
         )
     }
 
-    /// All that can be spoken to.
+    /// All workers with a known id.
     pub(super) fn tids(&self) -> impl Iterator<Item = Tid> {
-        self.own
+        self.reported
             .values()
-            .filter_map(|member| member.tid)
-            .chain(self.adopted())
+            .filter_map(|worker| worker.tid)
+            .chain(self.found())
     }
 }
 
-/// Whether a worker has a task, or had one.
+/// Whether a worker has or had a task.
 pub(super) fn is_busy(entry: &WorkerEntry) -> bool {
     entry.load > 0.0 || entry.spawned_count > 0
 }
 
 impl WorkerRecord {
-    fn enter(&mut self, phase: WorkerPhase, counts: &mut WorkerCounts) {
-        *self.phase.count(counts) -= 1;
-        *phase.count(counts) += 1;
+    fn set_phase(&mut self, phase: WorkerPhase, counts: &mut WorkerCounts) {
+        *self.phase.counter(counts) -= 1;
+        *phase.counter(counts) += 1;
         self.phase = phase;
     }
 }
 
 impl WorkerPhase {
-    /// Where those in this phase are counted.
-    fn count(self, counts: &mut WorkerCounts) -> &mut u32 {
+    /// The counter of this phase.
+    fn counter(self, counts: &mut WorkerCounts) -> &mut u32 {
         match self {
-            Self::Starting { .. } | Self::Found => &mut counts.starting,
+            Self::Starting { .. } | Self::Adopted => &mut counts.starting,
             Self::Idle => &mut counts.idle,
             Self::Busy => &mut counts.busy,
         }
     }
 
-    /// The phase of one that is registered.
+    /// The phase of a registered worker.
     fn or_idle(self) -> Self {
-        if let Self::Found = self {
+        if let Self::Adopted = self {
             Self::Idle
         } else {
             self
@@ -362,7 +364,7 @@ mod tests {
     use jiff::Timestamp;
     use raddle_model::worker::WorkerStatus;
 
-    use super::{super::launcher::process_here, *};
+    use super::{super::launcher::recognise_process, *};
     use raddle_container::{LaunchError, LaunchFailure};
     use raddle_worker::worker::this_host;
 
@@ -401,20 +403,20 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn left(gone: ExitKind, had_task: bool) -> EventMeaning {
-        EventMeaning::Left { gone, had_task }
+    fn exited(gone: ExitKind, had_task: bool) -> EventMeaning {
+        EventMeaning::Exited { gone, had_task }
     }
 
     #[test]
-    fn a_worker_starts_waits_works_and_leaves() {
-        let mut roster = WorkerTable::new(info(0));
-        roster.launched(id(7), ChildId(7), at(10));
+    fn a_worker_starts_waits_works_and_exits() {
+        let mut workers = WorkerTable::new(info(0));
+        workers.add_launched(id(7), ChildId(7), at(10));
         assert_eq!(
-            (roster.child(&id(7)), roster.child(&id(8))),
+            (workers.child(&id(7)), workers.child(&id(8))),
             (Some(ChildId(7)), None)
         );
         assert_eq!(
-            roster.census(3),
+            workers.census(3),
             WorkerCounts {
                 pending: 3,
                 starting: 1,
@@ -422,100 +424,100 @@ mod tests {
             }
         );
         assert_eq!(
-            roster.hear(&id(7), &WorkerEvent::Ready(tid(1)), at(40)),
+            workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), at(40)),
             EventMeaning::Started(at(30))
         );
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 idle: 1,
                 ..WorkerCounts::default()
             }
         );
         assert_eq!(
-            roster.hear(&id(7), &WorkerEvent::Begun, at(50)),
-            EventMeaning::Taken
+            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, at(50)),
+            EventMeaning::TaskClaimed
         );
         assert_eq!(
-            roster.hear(&id(7), &WorkerEvent::Begun, at(51)),
+            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, at(51)),
             EventMeaning::Nothing
         );
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 busy: 1,
                 ..WorkerCounts::default()
             }
         );
         assert_eq!(
-            roster.hear(&id(7), &WorkerEvent::Gone(ExitKind::Code(0)), at(60)),
-            left(ExitKind::Code(0), true)
+            workers.apply_event(&id(7), &WorkerEvent::Exited(ExitKind::Code(0)), at(60)),
+            exited(ExitKind::Code(0), true)
         );
-        assert_eq!(roster.len(), 0);
+        assert_eq!(workers.len(), 0);
         assert_eq!(
-            roster.hear(&id(7), &WorkerEvent::Begun, at(70)),
+            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, at(70)),
             EventMeaning::Nothing
         );
-        roster.launched(id(8), ChildId(8), at(80));
+        workers.add_launched(id(8), ChildId(8), at(80));
         let error = LaunchError::new(LaunchFailure::Image, "there is none");
         assert_eq!(
-            roster.hear(&id(8), &WorkerEvent::Failed(error), at(90)),
+            workers.apply_event(&id(8), &WorkerEvent::Failed(error), at(90)),
             EventMeaning::NotLaunched
         );
-        assert_eq!(roster.len(), 0);
-        assert_eq!(roster.total(), 1, "what failed was no worker");
+        assert_eq!(workers.len(), 0);
+        assert_eq!(workers.launched_total(), 1, "a failed launch is no worker");
     }
 
     #[test]
-    fn one_that_dies_before_it_is_ready_is_told_apart() {
-        let mut roster = WorkerTable::new(info(0));
-        roster.launched(id(7), ChildId(7), at(0));
+    fn distinguishes_a_death_before_readiness() {
+        let mut workers = WorkerTable::new(info(0));
+        workers.add_launched(id(7), ChildId(7), at(0));
         assert_eq!(
-            roster.hear(&id(7), &WorkerEvent::Gone(ExitKind::Code(125)), at(1)),
-            EventMeaning::Stillborn(ExitKind::Code(125))
+            workers.apply_event(&id(7), &WorkerEvent::Exited(ExitKind::Code(125)), at(1)),
+            EventMeaning::FailedStart(ExitKind::Code(125))
         );
-        roster.launched(id(8), ChildId(8), at(0));
+        workers.add_launched(id(8), ChildId(8), at(0));
         assert_eq!(
-            roster.hear(&id(8), &WorkerEvent::Gone(ExitKind::Code(0)), at(1)),
-            left(ExitKind::Code(0), false)
+            workers.apply_event(&id(8), &WorkerEvent::Exited(ExitKind::Code(0)), at(1)),
+            exited(ExitKind::Code(0), false)
         );
-        roster.launched(id(9), ChildId(9), at(0));
-        roster.hear(&id(9), &WorkerEvent::Ready(tid(1)), at(1));
+        workers.add_launched(id(9), ChildId(9), at(0));
+        workers.apply_event(&id(9), &WorkerEvent::Ready(tid(1)), at(1));
         assert_eq!(
-            roster.hear(&id(9), &WorkerEvent::Gone(ExitKind::Signal(9)), at(2)),
-            left(ExitKind::Signal(9), false)
+            workers.apply_event(&id(9), &WorkerEvent::Exited(ExitKind::Signal(9)), at(2)),
+            exited(ExitKind::Signal(9), false)
         );
     }
 
     #[test]
-    fn who_has_the_number_of_a_worker_that_is_gone_is_not_adopted() {
+    fn does_not_adopt_a_process_with_a_reused_pid() {
         let me = std::process::id();
         let born = raddle_runner::process_start_time(me);
         assert!(born.is_some());
         let adopted = |born| {
-            let mut roster = WorkerTable::new(info(0));
+            let mut workers = WorkerTable::new(info(0));
             let worker = entry(1, WorkerInfo { born, ..info(me) }, 0.0);
-            roster
-                .look_at(&[worker], &[], process_here, Duration::ZERO)
+            workers
+                .apply_registry(&[worker], &[], recognise_process, Duration::ZERO)
                 .found
                 .len()
         };
         assert_eq!(
             (adopted(born), adopted(None)),
             (1, 1),
-            "it is the one that has registered, or cannot be told from it"
+            "it is the registered process, or cannot be distinguished from it"
         );
         assert_eq!(
             adopted(born.map(|ticks| ticks - 1)),
             0,
-            "another began under this number"
+            "another process has this PID"
         );
     }
 
     #[test]
-    fn workers_like_ours_are_adopted_and_counted_once() {
-        let mut roster = WorkerTable::new(info(0));
-        roster.launched(id(7), ChildId(7), at(0));
+    fn adopts_similar_workers_and_counts_them_once() {
+        let mut workers = WorkerTable::new(info(0));
+        workers.add_launched(id(7), ChildId(7), at(0));
         let elsewhere = WorkerInfo {
             host: "there".into(),
             ..info(9)
@@ -543,11 +545,13 @@ mod tests {
             entry(7, apart, 0.0),
         ];
         assert_eq!(
-            roster.look_at(&registry, &[], process_here, at(0)).found,
+            workers
+                .apply_registry(&registry, &[], recognise_process, at(0))
+                .found,
             [tid(2), tid(3)]
         );
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 starting: 1,
                 idle: 1,
@@ -556,15 +560,15 @@ mod tests {
             }
         );
         assert_eq!(
-            roster.look_at(&registry, &[], process_here, at(0)),
+            workers.apply_registry(&registry, &[], recognise_process, at(0)),
             RegistryDiff::default(),
             "they are known by now"
         );
-        roster.hear(&id(7), &WorkerEvent::Ready(tid(1)), at(1));
-        assert_eq!(roster.tids().count(), 3);
-        roster.look_at(&[], &[], process_here, at(0));
+        workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), at(1));
+        assert_eq!(workers.tids().count(), 3);
+        workers.apply_registry(&[], &[], recognise_process, at(0));
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 idle: 1,
                 ..WorkerCounts::default()
@@ -573,44 +577,46 @@ mod tests {
     }
 
     #[test]
-    fn workers_of_a_spawner_that_is_there_are_its_own_until_it_is_gone() {
-        let (here_too, gone) = (tid(100), tid(101));
+    fn workers_of_a_live_spawner_are_not_adopted() {
+        let (alive, gone) = (tid(100), tid(101));
         let of = |spawner, pid| WorkerInfo {
             parent: Some(spawner),
             ..info(pid)
         };
         let registry = [
-            entry(1, of(here_too, 7), 1.0),
+            entry(1, of(alive, 7), 1.0),
             entry(2, of(gone, 8), 1.0),
             entry(3, info(9), 0.0),
         ];
-        let mut roster = WorkerTable::new(info(0));
+        let mut workers = WorkerTable::new(info(0));
         assert_eq!(
-            roster
-                .look_at(&registry, &[here_too], process_here, at(0))
+            workers
+                .apply_registry(&registry, &[alive], recognise_process, at(0))
                 .found,
             [tid(2), tid(3)]
         );
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 idle: 1,
                 busy: 1,
                 ..WorkerCounts::default()
             },
-            "they fill nobody's room but theirs"
+            "they do not count"
         );
         assert_eq!(
-            roster.tids().collect::<Vec<_>>(),
+            workers.tids().collect::<Vec<_>>(),
             [tid(2), tid(3)],
-            "and are told nothing"
+            "and get no commands"
         );
         assert_eq!(
-            roster.look_at(&registry, &[], process_here, at(1)).found,
+            workers
+                .apply_registry(&registry, &[], recognise_process, at(1))
+                .found,
             [tid(1)]
         );
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 idle: 1,
                 busy: 2,
@@ -620,12 +626,12 @@ mod tests {
     }
 
     #[test]
-    fn what_another_has_left_is_counted_heard_and_not_missed_for_long() {
-        let mut roster = WorkerTable::new(info(0));
-        roster.inherited(id(7), ChildId(7), at(0));
-        roster.inherited(id(8), ChildId(8), at(0));
+    fn counts_adopted_workers_and_drops_missing_ones() {
+        let mut workers = WorkerTable::new(info(0));
+        workers.add_adopted(id(7), ChildId(7), at(0));
+        workers.add_adopted(id(8), ChildId(8), at(0));
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 starting: 2,
                 ..WorkerCounts::default()
@@ -633,12 +639,12 @@ mod tests {
         );
         let registry = [entry(1, info(7), 0.0)];
         assert_eq!(
-            roster.look_at(&registry, &[], process_here, at(1000)),
+            workers.apply_registry(&registry, &[], recognise_process, at(1000)),
             RegistryDiff::default(),
-            "its launcher tells of it"
+            "its launcher reports it"
         );
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 starting: 1,
                 idle: 1,
@@ -646,15 +652,15 @@ mod tests {
             }
         );
         assert_eq!(
-            roster.hear(&id(7), &WorkerEvent::Ready(tid(1)), at(1001)),
+            workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), at(1001)),
             EventMeaning::Nothing
         );
         assert_eq!(
-            roster.hear(&id(7), &WorkerEvent::Begun, at(1002)),
-            EventMeaning::Taken
+            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, at(1002)),
+            EventMeaning::TaskClaimed
         );
         assert_eq!(
-            roster.census(0),
+            workers.census(0),
             WorkerCounts {
                 starting: 1,
                 busy: 1,
@@ -662,40 +668,52 @@ mod tests {
             }
         );
         assert_eq!(
-            roster
-                .look_at(&registry, &[], process_here, at(14_999))
+            workers
+                .apply_registry(&registry, &[], recognise_process, at(14_999))
                 .strays,
             []
         );
         assert_eq!(
-            roster
-                .look_at(&registry, &[], process_here, at(15_000))
+            workers
+                .apply_registry(&registry, &[], recognise_process, at(15_000))
                 .strays,
             [id(8)],
-            "it never was there"
+            "it never was registered"
         );
         assert_eq!(
-            roster.hear(&id(8), &WorkerEvent::Gone(ExitKind::Signal(9)), at(15_100)),
-            left(ExitKind::Signal(9), false)
+            workers.apply_event(
+                &id(8),
+                &WorkerEvent::Exited(ExitKind::Signal(9)),
+                at(15_100)
+            ),
+            exited(ExitKind::Signal(9), false)
         );
         assert_eq!(
-            roster.look_at(&[], &[], process_here, at(16_000)).strays,
+            workers
+                .apply_registry(&[], &[], recognise_process, at(16_000))
+                .strays,
             []
         );
         assert_eq!(
-            roster.look_at(&[], &[], process_here, at(30_999)).strays,
+            workers
+                .apply_registry(&[], &[], recognise_process, at(30_999))
+                .strays,
             []
         );
         assert_eq!(
-            roster.look_at(&[], &[], process_here, at(31_000)).strays,
+            workers
+                .apply_registry(&[], &[], recognise_process, at(31_000))
+                .strays,
             [id(7)],
-            "it is not there any more"
+            "it is not registered any more"
         );
-        roster.launched(id(9), ChildId(9), at(31_000));
+        workers.add_launched(id(9), ChildId(9), at(31_000));
         assert_eq!(
-            roster.look_at(&[], &[], process_here, at(99_000)).strays,
+            workers
+                .apply_registry(&[], &[], recognise_process, at(99_000))
+                .strays,
             [id(7)],
-            "our own are watched by their launcher"
+            "the launcher reports its own workers"
         );
     }
 }

@@ -212,10 +212,10 @@ pub(super) async fn run_spawner(
         parent,
         socket: launcher.socket.clone(),
         #[cfg(feature = "docker")]
-        guests: container_socket
+        container_clients: container_socket
             .as_ref()
             .map(|container_socket| container_socket.clients(&worker)),
-        book: instrumented.metrics.clone(),
+        metrics: instrumented.metrics.clone(),
         ..defaults
     };
     let metrics_url = instrumented.url();

@@ -424,7 +424,7 @@ fn twenty_containers_of_a_killed_spawner_are_taken_over_and_no_task_is_lost() {
             .all(|name| !before.contains(name) || is_taken(name))
     });
     assert!(
-        next.stderr().contains("took charge of a worker"),
+        next.stderr().contains("adopted a worker"),
         "{}",
         next.stderr()
     );

@@ -480,7 +480,7 @@ fn an_engine_that_is_restarted_is_found_again() {
     until("that is noticed", || {
         spawner
             .stderr()
-            .contains("what has become of a container cannot be told yet")
+            .contains("the state of a container is unknown: retrying")
     });
     engine.restart();
     until("it goes on listening to it", || engine.count("/logs") >= 1);
@@ -505,7 +505,7 @@ fn containers_that_are_gone_after_a_restart_are_replaced() {
     until("that is noticed", || {
         spawner
             .stderr()
-            .contains("what has become of a container cannot be told yet")
+            .contains("the state of a container is unknown: retrying")
     });
     engine.restart();
     until("another is started", || engine.count("/start") == 2);

@@ -401,7 +401,7 @@ fn an_image_that_cannot_be_had_is_named_and_not_asked_for_without_end() {
     until("it says so", || {
         spawner
             .stderr()
-            .contains("the image 'some/image:1' cannot be had (ImagePullBackOff)")
+            .contains("the image 'some/image:1' cannot be pulled (ImagePullBackOff)")
     });
     let text = spawner.stderr();
     assert!(
@@ -505,7 +505,7 @@ fn a_pod_for_which_there_is_no_room_is_given_up() {
     site.cluster
         .next_pods(2, &json!({ "phase": "Pending", "conditions": refused }));
     let spawner = site.spawner();
-    let words = "a pod did not run within 1 s: no node takes it: 0/3 nodes are available: 3 Insufficient cpu";
+    let words = "a pod did not run within 1 s: no node accepts it: 0/3 nodes are available: 3 Insufficient cpu";
     until("it says so", || spawner.stderr().contains(words));
     site.until_warm(2);
     until("what had no room is removed", || {

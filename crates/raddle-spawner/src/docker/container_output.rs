@@ -1,37 +1,37 @@
-//! What a container says, on its way to people. Pure.
+//! `ContainerOutput`: forwards the stderr of a container to the log. Pure.
 //!
-//! A task can write to its worker's standard error, so whatever comes from there may be a task's: each line says which container it is from,
-//! moves nobody's cursor, and there is an end to it.
+//! A task can write to its worker's stderr, so the text is untrusted: each line names its
+//! container, control characters are escaped, and the total size is limited.
 
-/// What has come of a line.
+/// An incomplete line.
 #[derive(Debug, Default)]
 pub(super) struct OutputLine(Vec<u8>);
 
-/// What one container says on its standard error.
+/// The stderr of one container.
 #[derive(Debug)]
 pub(super) struct ContainerOutput {
     line: OutputLine,
-    /// How many bytes of it people are still shown.
+    /// How many bytes may still be shown.
     left: usize,
 }
 
-/// A line that is longer is passed on in pieces.
-const LONGEST_LINE: usize = 16 << 10;
-/// Workers say a few lines in their lives.
-const BUDGET: usize = 1 << 20;
+/// Longer lines are split.
+const MAX_LINE: usize = 16 << 10;
+/// Most bytes per container. A worker itself logs a few lines.
+const MAX_BYTES: usize = 1 << 20;
 
 impl OutputLine {
-    /// Adds what has come, and passes on the lines that are whole.
-    pub(super) fn take(&mut self, bytes: &[u8], mut to: impl FnMut(&[u8])) {
+    /// Adds bytes, and passes on complete lines.
+    pub(super) fn push(&mut self, bytes: &[u8], mut to: impl FnMut(&[u8])) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.0.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.0.len() >= LONGEST_LINE {
+            if piece.ends_with(b"\n") || self.0.len() >= MAX_LINE {
                 to(&std::mem::take(&mut self.0));
             }
         }
     }
 
-    fn rest(&mut self, mut to: impl FnMut(&[u8])) {
+    fn finish(&mut self, mut to: impl FnMut(&[u8])) {
         if !self.0.is_empty() {
             to(&std::mem::take(&mut self.0));
         }
@@ -42,34 +42,34 @@ impl Default for ContainerOutput {
     fn default() -> Self {
         Self {
             line: OutputLine::default(),
-            left: BUDGET,
+            left: MAX_BYTES,
         }
     }
 }
 
 impl ContainerOutput {
-    /// Adds what has come from the container `name`, and gives `to` what people are shown of it, a line each.
-    pub(super) fn take(&mut self, name: &str, bytes: &[u8], mut to: impl FnMut(String)) {
+    /// Adds bytes of the container `name`, and passes on lines to show.
+    pub(super) fn push(&mut self, name: &str, bytes: &[u8], mut to: impl FnMut(String)) {
         let Self { line, left } = self;
-        line.take(bytes, |line| {
-            shown(name, line, left).into_iter().for_each(&mut to)
+        line.push(bytes, |line| {
+            format_line(name, line, left).into_iter().for_each(&mut to)
         });
     }
 
-    /// A line that will not be ended any more.
-    pub(super) fn rest(&mut self, name: &str, mut to: impl FnMut(String)) {
+    /// Passes on an incomplete last line.
+    pub(super) fn finish(&mut self, name: &str, mut to: impl FnMut(String)) {
         let Self { line, left } = self;
-        line.rest(|line| shown(name, line, left).into_iter().for_each(&mut to));
+        line.finish(|line| format_line(name, line, left).into_iter().for_each(&mut to));
     }
 }
 
-/// What is shown of a line, and once that the rest is not.
-fn shown(name: &str, line: &[u8], left: &mut usize) -> Option<String> {
+/// The text to show for a line. When the limit is reached, one last notice.
+fn format_line(name: &str, line: &[u8], left: &mut usize) -> Option<String> {
     if *left == 0 {
         return None;
     }
-    let text = tame(String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']));
-    // Counted as it is shown: what is escaped is longer, and an empty line has its name.
+    let text = escape(String::from_utf8_lossy(line).trim_end_matches(['\n', '\r']));
+    // Counted as shown: escapes make lines longer, and empty lines have a name too.
     let shown = format!("{name}: {text}");
     match left.checked_sub(shown.len() + 1) {
         Some(now) => {
@@ -79,15 +79,15 @@ fn shown(name: &str, line: &[u8], left: &mut usize) -> Option<String> {
         None => {
             *left = 0;
             Some(format!(
-                "{name}: has said more than {} MiB: the rest is left out",
-                BUDGET >> 20
+                "{name}: wrote more than {} MiB: the rest is dropped",
+                MAX_BYTES >> 20
             ))
         }
     }
 }
 
-/// Without what a terminal would take for an order, or would show in another place.
-fn tame(text: &str) -> String {
+/// Escapes characters that control a terminal or change the text direction.
+fn escape(text: &str) -> String {
     let mut tame = String::with_capacity(text.len());
     for c in text.chars() {
         let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -104,60 +104,57 @@ fn tame(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn hear(heard: &mut ContainerOutput, bytes: &[u8]) -> Vec<String> {
+    fn push(output: &mut ContainerOutput, bytes: &[u8]) -> Vec<String> {
         let mut seen = Vec::new();
-        heard.take("raddle-x", bytes, |line| seen.push(line));
+        output.push("raddle-x", bytes, |line| seen.push(line));
         seen
     }
 
     #[test]
-    fn lines_are_put_together() {
+    fn joins_pieces_to_lines() {
         let (mut line, mut seen) = (OutputLine::default(), Vec::new());
         for piece in ["ab", "c\nd", "e\n\n", "rest"] {
-            line.take(piece.as_bytes(), |whole| {
+            line.push(piece.as_bytes(), |whole| {
                 seen.push(String::from_utf8_lossy(whole).into_owned())
             });
         }
-        line.rest(|whole| seen.push(String::from_utf8_lossy(whole).into_owned()));
+        line.finish(|whole| seen.push(String::from_utf8_lossy(whole).into_owned()));
         assert_eq!(seen, ["abc\n", "de\n", "\n", "rest"]);
-        line.take(&[b'x'; LONGEST_LINE], |_| seen.clear());
-        assert_eq!(
-            seen, [""; 0],
-            "one that does not end is passed on all the same"
-        );
+        line.push(&[b'x'; MAX_LINE], |_| seen.clear());
+        assert_eq!(seen, [""; 0], "a line without end is passed on too");
     }
 
     #[test]
-    fn every_line_says_whose_it_is() {
-        let mut heard = ContainerOutput::default();
+    fn prefixes_and_escapes_every_line() {
+        let mut output = ContainerOutput::default();
         assert_eq!(
-            hear(&mut heard, b"one\r\n\ntwo\nthr"),
+            push(&mut output, b"one\r\n\ntwo\nthr"),
             ["raddle-x: one", "raddle-x: ", "raddle-x: two"]
         );
-        heard.rest("raddle-x", |line| assert_eq!(line, "raddle-x: thr"));
-        // Whatever a terminal would take for the end of a line, or an order.
+        output.finish("raddle-x", |line| assert_eq!(line, "raddle-x: thr"));
+        // Characters that a terminal takes for a line end or a command.
         let forged = "a\rERROR\u{1b}[2K\u{85}\u{2028}\u{202e}b\tc\u{fc}\n";
         let tame = "raddle-x: a\\rERROR\\u{1b}[2K\\u{85}\\u{2028}\\u{202e}b\tc\u{fc}";
-        assert_eq!(hear(&mut heard, forged.as_bytes()), [tame]);
+        assert_eq!(push(&mut output, forged.as_bytes()), [tame]);
     }
 
     #[test]
-    fn there_is_an_end_to_it() {
-        for line in [&b"\n"[..], b"\x1b\x1b\x1b\n", &[b'x'; LONGEST_LINE]] {
-            let mut heard = ContainerOutput::default();
-            let flood = line.repeat(2 * BUDGET / line.len());
-            let seen = hear(&mut heard, &flood);
+    fn limits_the_total_size() {
+        for line in [&b"\n"[..], b"\x1b\x1b\x1b\n", &[b'x'; MAX_LINE]] {
+            let mut output = ContainerOutput::default();
+            let flood = line.repeat(2 * MAX_BYTES / line.len());
+            let seen = push(&mut output, &flood);
             let bytes: usize = seen.iter().map(|line| line.len() + 1).sum();
-            assert!(bytes <= BUDGET + 100, "{bytes}");
+            assert!(bytes <= MAX_BYTES + 100, "{bytes}");
             assert_eq!(
                 seen.last().unwrap(),
-                "raddle-x: has said more than 1 MiB: the rest is left out"
+                "raddle-x: wrote more than 1 MiB: the rest is dropped"
             );
             assert_eq!(
-                seen.iter().filter(|line| line.contains("left out")).count(),
+                seen.iter().filter(|line| line.contains("dropped")).count(),
                 1
             );
-            assert_eq!(hear(&mut heard, &flood), [""; 0]);
+            assert_eq!(push(&mut output, &flood), [""; 0]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The launcher: starting containers, taking charge of what another has left, passing orders on.
+//! `DockerLauncher`: starting containers, adopting those of dead spawners, forwarding commands.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,67 +22,69 @@ use crate::{
     launcher::{BroadcastCommand, LaunchId, Launcher, SPAWNER_VARIABLE, WorkerEvent},
 };
 
-/// What containers are made from. Nothing secret is in any of it but in `env`.
+/// How containers are created. Only `env` may contain secrets.
 #[derive(Clone, Debug)]
 pub struct ContainerTemplate {
-    /// The image, whose entrypoint is a program that says on its standard output first its worker's id and then, when it has its task,
-    /// anything else, a line each.
+    /// The image. Its entrypoint must be this program, which reports on stdout: first its worker
+    /// id, then any line when it has a task.
     pub image: String,
-    /// What they have in common.
+    /// Their class.
     pub class: WorkerClass,
     /// The arguments of the program.
     pub args: Vec<String>,
     /// Its environment.
     pub env: Vec<(String, String)>,
-    /// What else the containers are labelled with.
+    /// Further labels.
     pub labels: BTreeMap<String, String>,
-    /// Who it is run by: user and group, neither of them root.
+    /// User and group, neither of them root.
     pub user: (u32, u32),
-    /// What a container may use.
-    pub allowance: ContainerLimits,
-    /// A seccomp profile, instead of the engine's own.
+    /// Limits of a container.
+    pub limits: ContainerLimits,
+    /// A seccomp profile that replaces the engine's default.
     pub seccomp: Option<String>,
-    /// The directories that it sees.
+    /// Directories that it sees.
     pub mounts: Vec<BindMount>,
-    /// Whether the worker puts its task into a sandbox, inside the container.
-    pub nests: bool,
+    /// Whether the worker puts its task into a sandbox inside the container.
+    pub has_sandbox: bool,
 }
 
-/// Starts containers.
+/// Starts workers in containers.
 pub struct DockerLauncher {
-    yard: Arc<DockerState>,
-    /// Those that are there, and the way to the task that looks after each.
-    orders: HashMap<LaunchId, mpsc::UnboundedSender<BroadcastCommand>>,
-    news: mpsc::UnboundedReceiver<(LaunchId, WorkerEvent)>,
+    state: Arc<DockerState>,
+    /// The channel to the task that watches each container.
+    commands: HashMap<LaunchId, mpsc::UnboundedSender<BroadcastCommand>>,
+    event: mpsc::UnboundedReceiver<(LaunchId, WorkerEvent)>,
 }
 
-/// What all that look after containers share.
+/// What all container watches share.
 pub(super) struct DockerState {
     pub(super) engine: DockerEngine,
-    pub(super) model: ContainerTemplate,
-    /// An engine starts no more at a time than it has processors for; one after the other they are sooner ready.
-    pub(super) turns: Semaphore,
-    /// Whether the engine was found to be one that workers can be entrusted to.
+    pub(super) template: ContainerTemplate,
+    /// Limits parallel starts: an engine uses one core per start, and a queue makes each ready
+    /// sooner.
+    pub(super) start_permits: Semaphore,
+    /// Whether the engine was checked for a seccomp filter.
     pub(super) checked: OnceCell<()>,
-    pub(super) tell: mpsc::UnboundedSender<(LaunchId, WorkerEvent)>,
+    pub(super) events_tx: mpsc::UnboundedSender<(LaunchId, WorkerEvent)>,
 }
 
-/// Where a worker is when it starts, and what it may write to.
+/// Working directory of a worker, and the only one that it can write to.
 const DIRECTORY: &str = "/tmp";
-/// How long, in seconds, a container may be there before it is started.
-const STARTED_WITHIN: i64 = 60;
+/// How long, in seconds, a container may exist before it is started.
+const MAX_UNSTARTED_SECS: i64 = 60;
 
 impl ContainerTemplate {
-    /// A container of this name, for this spawner.
-    pub(super) fn body(&self, name: &str, spawner: Tid) -> ContainerCreateBody {
+    /// The configuration of a container with this name, for this spawner.
+    pub(super) fn create_body(&self, name: &str, spawner: Tid) -> ContainerCreateBody {
         let mut labels: HashMap<String, String> = self.labels.clone().into_iter().collect();
         labels.insert(CLASS.into(), self.class.as_str().into());
         labels.insert(SPAWNER.into(), spawner.to_string());
         let (user, group) = self.user;
-        let mut host = hardened_host_config(&self.allowance, &self.mounts, self.seccomp.as_deref());
-        if self.nests {
-            // The kernel lets a namespace mount its own `/proc` only where nothing in the one around it is covered. Without root and
-            // capabilities, file permissions protect what the engine covers otherwise.
+        let mut host = hardened_host_config(&self.limits, &self.mounts, self.seccomp.as_deref());
+        if self.has_sandbox {
+            // The kernel allows a user namespace to mount `/proc` only if nothing in the outer
+            // `/proc` is masked. Without root and capabilities, file permissions protect what the
+            // engine masks otherwise.
             (host.masked_paths, host.readonly_paths) = (Some(Vec::new()), Some(Vec::new()));
         }
         let env = self
@@ -107,36 +109,36 @@ impl ContainerTemplate {
 }
 
 impl DockerLauncher {
-    /// A launcher that has started nothing yet.
-    pub fn new(engine: DockerEngine, model: ContainerTemplate) -> Self {
-        // At most a few for each container, so the channel needs no bound.
-        let (tell, news) = mpsc::unbounded_channel();
-        let turns =
+    /// A launcher without workers.
+    pub fn new(engine: DockerEngine, template: ContainerTemplate) -> Self {
+        // A few events per container, so the channel needs no bound.
+        let (events_tx, event) = mpsc::unbounded_channel();
+        let start_permits =
             Semaphore::new(thread::available_parallelism().map_or(2, |cores| cores.get().max(2)));
-        let yard = DockerState {
+        let state = DockerState {
             engine,
-            model,
-            turns,
+            template,
+            start_permits,
             checked: OnceCell::new(),
-            tell,
+            events_tx,
         };
         Self {
-            yard: Arc::new(yard),
-            orders: HashMap::new(),
-            news,
+            state: Arc::new(state),
+            commands: HashMap::new(),
+            event,
         }
     }
 
-    /// Has a container looked after, until it is gone.
-    fn look_after(&mut self, id: &LaunchId, origin: watch::ContainerOrigin) {
-        let (order, orders) = mpsc::unbounded_channel();
-        self.orders.insert(id.clone(), order);
-        // It ends with its container, or stays behind with one that outlives this.
-        tokio::spawn(watch::look_after(
-            Arc::clone(&self.yard),
+    /// Watches a container until it is gone.
+    fn watch_container(&mut self, id: &LaunchId, origin: watch::ContainerOrigin) {
+        let (commands_tx, commands) = mpsc::unbounded_channel();
+        self.commands.insert(id.clone(), commands_tx);
+        // Ends with its container, or outlives this launcher together with it.
+        tokio::spawn(watch::watch_container(
+            Arc::clone(&self.state),
             id.clone(),
             origin,
-            orders,
+            commands,
         ));
     }
 }
@@ -144,21 +146,23 @@ impl DockerLauncher {
 #[async_trait]
 impl Launcher for DockerLauncher {
     async fn launch(&mut self, spawner: Tid) -> Result<LaunchId, LaunchError> {
-        let id = self.yard.model.class.new_id();
-        self.look_after(&id, watch::ContainerOrigin::New(spawner));
+        let id = self.state.template.class.new_id();
+        self.watch_container(&id, watch::ContainerOrigin::New(spawner));
         Ok(id)
     }
 
     fn recognise(&self, info: &WorkerInfo) -> Option<LaunchId> {
-        self.yard
-            .model
+        self.state
+            .template
             .class
-            .has(&info.host)
+            .matches(&info.host)
             .then(|| LaunchId::named(&info.host))
     }
 
-    async fn inherit(&mut self, alive: &[Tid]) -> Result<Vec<LaunchId>, LaunchError> {
-        let DockerState { engine, model, .. } = &*self.yard;
+    async fn adopt(&mut self, alive: &[Tid]) -> Result<Vec<LaunchId>, LaunchError> {
+        let DockerState {
+            engine, template, ..
+        } = &*self.state;
         let options = ListContainersOptionsBuilder::default().all(true);
         let options = options
             .filters(&HashMap::from([("label", vec![CLASS])]))
@@ -166,83 +170,83 @@ impl Launcher for DockerLauncher {
         let listed = async { engine.client()?.list_containers(Some(options)).await };
         let listed = listed
             .await
-            .map_err(|error| engine.launch_error(&error, &model.image))?;
+            .map_err(|error| engine.launch_error(&error, &template.image))?;
         let now = jiff::Timestamp::now().as_second();
         for name in listed
             .iter()
-            .filter_map(|found| stranded(found, &model.class, alive, now))
+            .filter_map(|found| never_started(found, &template.class, alive, now))
         {
             tracing::info!(
                 container = name,
-                "removed a container that was made and never started"
+                "removed a container that was created and never started"
             );
             if let Err(error) = engine.remove(name).await {
-                // It is in nobody's way.
-                tracing::warn!(container = name, %error, "a container that was never started is left behind");
+                // It does no harm.
+                tracing::warn!(container = name, %error, "could not remove a container that was never started");
             }
         }
         let left = listed
             .into_iter()
-            .filter_map(|found| FoundContainer::of(&found, &model.class));
+            .filter_map(|found| FoundContainer::parse(&found, &template.class));
         let left: Vec<FoundContainer> = left
-            .filter(|left| !self.orders.contains_key(&left.id) && !left.is_of(alive))
+            .filter(|left| !self.commands.contains_key(&left.id) && !left.belongs_to(alive))
             .collect();
         let mut taken = Vec::new();
-        for FoundContainer { id, runs, .. } in left {
-            if runs {
-                self.look_after(&id, watch::ContainerOrigin::Left);
+        for FoundContainer { id, is_running, .. } in left {
+            if is_running {
+                self.watch_container(&id, watch::ContainerOrigin::Adopted);
                 taken.push(id);
                 continue;
             }
-            // Made and never started, or ended while nobody was there.
-            tracing::info!(container = %id, "removed a container that another spawner has left");
-            let removed = self.yard.engine.remove(id.as_str()).await;
+            // Created and never started, or ended unwatched.
+            tracing::info!(container = %id, "removed a container of a dead spawner");
+            let removed = self.state.engine.remove(id.as_str()).await;
             removed.map_err(|error| {
-                self.yard
+                self.state
                     .engine
-                    .launch_error(&error, &self.yard.model.image)
+                    .launch_error(&error, &self.state.template.image)
             })?;
         }
         Ok(taken)
     }
 
-    async fn next(&mut self) -> (LaunchId, WorkerEvent) {
-        let (id, news) = self.news.recv().await.expect("the other end is ours");
-        if let WorkerEvent::Gone(_) | WorkerEvent::Failed(_) = news {
-            self.orders.remove(&id);
+    async fn next_event(&mut self) -> (LaunchId, WorkerEvent) {
+        let (id, event) = self.event.recv().await.expect("the other end is ours");
+        if let WorkerEvent::Exited(_) | WorkerEvent::Failed(_) = event {
+            self.commands.remove(&id);
         }
-        (id, news)
+        (id, event)
     }
 
-    fn tell(&mut self, what: BroadcastCommand) {
-        for orders in self.orders.values() {
-            // Refused only by one that is gone.
-            let _ = orders.send(what);
+    fn broadcast(&mut self, command: BroadcastCommand) {
+        for commands in self.commands.values() {
+            // Fails only if the container is gone.
+            let _ = commands.send(command);
         }
     }
 
     fn discard(&mut self, id: &LaunchId) {
-        if let Some(orders) = self.orders.get(id) {
-            let _ = orders.send(BroadcastCommand::Kill);
+        if let Some(commands) = self.commands.get(id) {
+            let _ = commands.send(BroadcastCommand::Kill);
         }
     }
 }
 
-/// A container that was found.
+/// A container of this class.
 struct FoundContainer {
     id: LaunchId,
     spawner: Option<Tid>,
-    runs: bool,
+    is_running: bool,
 }
 
 impl FoundContainer {
-    /// `None` if it is none of ours: labels can be put on anything.
-    fn of(found: &ContainerSummary, class: &WorkerClass) -> Option<Self> {
+    /// `None` if it is not ours: anyone can set labels.
+    fn parse(found: &ContainerSummary, class: &WorkerClass) -> Option<Self> {
         let name = found
             .names
             .as_ref()?
             .iter()
-            .find_map(|name| name.strip_prefix('/').filter(|name| class.has(name)))?;
+            .find_map(|name| name.strip_prefix('/').filter(|name| class.matches(name)))?;
         let spawner = found
             .labels
             .as_ref()
@@ -252,35 +256,35 @@ impl FoundContainer {
             ContainerSummaryStateEnum::EXITED,
             ContainerSummaryStateEnum::DEAD,
         ];
-        let runs = found.state.is_none_or(|state| !over.contains(&state));
+        let is_running = found.state.is_none_or(|state| !over.contains(&state));
         Some(Self {
             id: LaunchId::named(name),
             spawner,
-            runs,
+            is_running,
         })
     }
 
-    fn is_of(&self, spawners: &[Tid]) -> bool {
+    fn belongs_to(&self, spawners: &[Tid]) -> bool {
         self.spawner
             .is_some_and(|spawner| spawners.contains(&spawner))
     }
 }
 
-/// The name of a container of another class that nobody will start: it was made a while ago, by a spawner that is gone. The next of its own class
-/// may never come. One that serves another broker is not among those that are `alive`, and so the time has to tell: between making
-/// and starting a container is a moment.
-fn stranded<'a>(
+/// The name of a container of another class that will never be started: a dead spawner created it a
+/// while ago, and its own class may have no spawner any more. Spawners of other brokers are not in
+/// `alive`, so the age decides: between creating and starting a container there is only a moment.
+fn never_started<'a>(
     found: &'a ContainerSummary,
     own: &WorkerClass,
     alive: &[Tid],
     now: i64,
 ) -> Option<&'a str> {
     let labels = found.labels.as_ref()?;
-    let class = WorkerClass::named(labels.get(CLASS)?).filter(|class| class != own)?;
+    let class = WorkerClass::parse(labels.get(CLASS)?).filter(|class| class != own)?;
     let spawner: Tid = labels.get(SPAWNER)?.parse().ok()?;
     let is_old = found
         .created
-        .is_some_and(|at| now.saturating_sub(at) > STARTED_WITHIN);
+        .is_some_and(|at| now.saturating_sub(at) > MAX_UNSTARTED_SECS);
     if found.state != Some(ContainerSummaryStateEnum::CREATED)
         || alive.contains(&spawner)
         || !is_old
@@ -291,14 +295,14 @@ fn stranded<'a>(
         .names
         .as_ref()?
         .iter()
-        .find_map(|name| name.strip_prefix('/').filter(|name| class.has(name)))
+        .find_map(|name| name.strip_prefix('/').filter(|name| class.matches(name)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn model() -> ContainerTemplate {
+    fn template() -> ContainerTemplate {
         ContainerTemplate {
             image: "raddle".into(),
             class: WorkerClass::new("sqlite:/a", &"cpu".parse().unwrap(), &["default".into()]),
@@ -306,17 +310,17 @@ mod tests {
             env: vec![("QUEUE_URL".into(), "redis://:hidden@broker".into())],
             labels: BTreeMap::from([("raddle.caps".into(), "cpu".into())]),
             user: (65532, 65532),
-            allowance: ContainerLimits::default(),
+            limits: ContainerLimits::default(),
             seccomp: None,
             mounts: Vec::new(),
-            nests: false,
+            has_sandbox: false,
         }
     }
 
     #[test]
-    fn a_secret_is_in_the_environment_alone() {
+    fn only_the_environment_contains_the_secret() {
         let spawner: Tid = "1794800817069096960".parse().unwrap();
-        let body = model().body("raddle-x-1", spawner);
+        let body = template().create_body("raddle-x-1", spawner);
         let env = [
             "QUEUE_URL=redis://:hidden@broker".to_owned(),
             format!("{SPAWNER_VARIABLE}={spawner}"),
@@ -331,22 +335,25 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_covers_parts_of_proc_unless_a_sandbox_needs_its_own() {
+    fn unmasks_proc_only_for_sandboxes() {
         let spawner: Tid = "1794800817069096960".parse().unwrap();
-        let covered = |nests| {
-            let host = ContainerTemplate { nests, ..model() }
-                .body("raddle-x-1", spawner)
-                .host_config
-                .unwrap();
+        let covered = |has_sandbox| {
+            let host = ContainerTemplate {
+                has_sandbox,
+                ..template()
+            }
+            .create_body("raddle-x-1", spawner)
+            .host_config
+            .unwrap();
             (host.masked_paths, host.readonly_paths)
         };
-        assert_eq!(covered(false), (None, None), "the engine's own");
+        assert_eq!(covered(false), (None, None), "the engine's defaults");
         assert_eq!(covered(true), (Some(Vec::new()), Some(Vec::new())));
     }
 
     #[test]
-    fn what_was_left_is_known_by_its_name_and_label() {
-        let (class, tid) = (model().class, "1794800817069096960");
+    fn recognises_containers_by_name_and_label() {
+        let (class, tid) = (template().class, "1794800817069096960");
         let found = |name: &str, state| ContainerSummary {
             names: Some(vec![format!("/{name}")]),
             labels: Some(HashMap::from([(SPAWNER.into(), tid.into())])),
@@ -356,15 +363,20 @@ mod tests {
         let id = class.new_id();
         let name = id.as_str();
         let running =
-            FoundContainer::of(&found(name, ContainerSummaryStateEnum::RUNNING), &class).unwrap();
-        assert!(running.runs && running.is_of(&[tid.parse().unwrap()]) && !running.is_of(&[]));
+            FoundContainer::parse(&found(name, ContainerSummaryStateEnum::RUNNING), &class)
+                .unwrap();
         assert!(
-            !FoundContainer::of(&found(name, ContainerSummaryStateEnum::CREATED), &class)
-                .unwrap()
-                .runs
+            running.is_running
+                && running.belongs_to(&[tid.parse().unwrap()])
+                && !running.belongs_to(&[])
         );
         assert!(
-            FoundContainer::of(
+            !FoundContainer::parse(&found(name, ContainerSummaryStateEnum::CREATED), &class)
+                .unwrap()
+                .is_running
+        );
+        assert!(
+            FoundContainer::parse(
                 &found("postgres", ContainerSummaryStateEnum::RUNNING),
                 &class
             )
@@ -373,9 +385,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_started_is_removed_whatever_its_class_is() {
+    fn removes_containers_that_were_never_started() {
         let (own, other) = (
-            model().class,
+            template().class,
             WorkerClass::new("sqlite:/b", &"cpu".parse().unwrap(), &["default".into()]),
         );
         let (tid, now) = ("1794800817069096960", 1_800_000_000);
@@ -392,16 +404,16 @@ mod tests {
         let id = other.new_id();
         let name = id.as_str();
         let old = found(&other, name, 61);
-        assert_eq!(stranded(&old, &own, &[], now), Some(name));
+        assert_eq!(never_started(&old, &own, &[], now), Some(name));
         assert_eq!(
-            stranded(&old, &own, &[tid.parse().unwrap()], now),
+            never_started(&old, &own, &[tid.parse().unwrap()], now),
             None,
             "its spawner may start it"
         );
         assert_eq!(
-            stranded(&old, &other, &[], now),
+            never_started(&old, &other, &[], now),
             None,
-            "those of our own are looked after elsewhere"
+            "its own class is handled elsewhere"
         );
         let running = ContainerSummary {
             state: Some(ContainerSummaryStateEnum::RUNNING),
@@ -418,7 +430,7 @@ mod tests {
             found(&other, name, -9),
             found(&other, "db", 61),
         ] {
-            assert_eq!(stranded(&left, &own, &[], now), None, "{left:?}");
+            assert_eq!(never_started(&left, &own, &[], now), None, "{left:?}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The launcher whose workers are containers of a Docker engine.
+//! The launcher for workers in containers of a Docker engine.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `containers.rs` | the launcher: starting, taking charge of what another has left, passing orders on |
-//! | `heard.rs` | what people are shown of what a container says. Pure |
+//! | `launcher.rs` | the launcher: starting and adopting containers, forwarding commands |
+//! | `container_output.rs` | forwarding the stderr of a container. Pure |
 //! | `watch.rs` | one container, from its start to its end |
 //!
-//! A container is removed by the engine when it ends, whoever is there to see it. So nothing is left of a spawner that was killed, and how a
-//! container ended is asked of the engine's events and not of the container.
+//! The engine removes a container when it ends (`--rm`), so a killed spawner leaves nothing behind.
+//! How a container ended is therefore read from the engine's events.
 
 mod container_output;
 mod launcher;

@@ -1,4 +1,4 @@
-//! One container, from its start to its end.
+//! Watching one container, from its start to its end.
 
 use std::{
     io::{self, Write},
@@ -37,84 +37,87 @@ use crate::{
 /// Where a container comes from.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ContainerOrigin {
-    /// It is to be made, for this spawner.
+    /// It must be created, for this spawner.
     New(Tid),
-    /// Another has left it, and it runs.
-    Left,
+    /// It is_running, and its spawner is dead.
+    Adopted,
 }
 
-/// What a container says.
-type ContainerWords = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
+/// Output of a container.
+type OutputStream = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 
-/// How long a worker may take to say who it is. What is no worker, and does not end either, is not kept.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-/// The pauses between two tries to reach an engine that is gone.
+/// How long a worker may take to report its id. A container that is no worker is killed after that.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Pauses between tries to reach the engine.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Looks after a container until it is gone, and tells of it.
-pub(super) async fn look_after(
-    yard: Arc<DockerState>,
+/// Watches a container until it is gone, and reports its events.
+pub(super) async fn watch_container(
+    state: Arc<DockerState>,
     id: LaunchId,
     origin: ContainerOrigin,
-    mut orders: mpsc::UnboundedReceiver<BroadcastCommand>,
+    mut commands: mpsc::UnboundedReceiver<BroadcastCommand>,
 ) {
-    let since = moment_before();
+    let since = one_second_ago();
     let begun = match origin {
-        ContainerOrigin::New(spawner) => begin(&yard, &id, spawner).await,
-        // All that it has said, from the beginning.
-        ContainerOrigin::Left => Ok(said_before(&yard, &id)),
+        ContainerOrigin::New(spawner) => create_and_start(&state, &id, spawner).await,
+        // All its output from the start.
+        ContainerOrigin::Adopted => Ok(read_log(&state, &id)),
     };
-    let news = match begun {
+    let event = match begun {
         Err(error) => WorkerEvent::Failed(error),
-        Ok(words) => {
+        Ok(output) => {
             let mut watch = ContainerWatch {
-                yard: &yard,
+                state: &state,
                 id: &id,
                 since,
-                stops: false,
+                stop_when_ready: false,
                 is_ready: false,
-                said: ReadinessParser::default(),
-                out: OutputLine::default(),
-                err: ContainerOutput::default(),
+                readiness: ReadinessParser::default(),
+                stdout: OutputLine::default(),
+                stderr: ContainerOutput::default(),
             };
             let by =
-                matches!(origin, ContainerOrigin::New(_)).then(|| Instant::now() + READY_WITHIN);
-            watch.until_gone(words, by, &mut orders).await
+                matches!(origin, ContainerOrigin::New(_)).then(|| Instant::now() + READY_TIMEOUT);
+            watch.run(output, by, &mut commands).await
         }
     };
-    let _ = yard.tell.send((id, news));
+    let _ = state.events_tx.send((id, event));
 }
 
-/// Makes a container and starts it. Nothing is left of one that cannot be started.
-async fn begin(
-    yard: &DockerState,
+/// Creates and starts a container. One that cannot start is removed.
+async fn create_and_start(
+    state: &DockerState,
     id: &LaunchId,
     spawner: Tid,
-) -> Result<ContainerWords, LaunchError> {
-    let _turn = yard.turns.acquire().await.expect("never closed");
-    yard.checked.get_or_try_init(|| check(yard)).await?;
-    let fault = |error: Error| yard.engine.launch_error(&error, &yard.model.image);
-    let engine = yard.engine.client().map_err(fault)?;
+) -> Result<OutputStream, LaunchError> {
+    let _permit = state.start_permits.acquire().await.expect("never closed");
+    state.checked.get_or_try_init(|| check(state)).await?;
+    let to_launch_error = |error: Error| state.engine.launch_error(&error, &state.template.image);
+    let engine = state.engine.client().map_err(to_launch_error)?;
     let options = CreateContainerOptionsBuilder::default()
         .name(id.as_str())
         .build();
     engine
-        .create_container(Some(options), yard.model.body(id.as_str(), spawner))
+        .create_container(
+            Some(options),
+            state.template.create_body(id.as_str(), spawner),
+        )
         .await
-        .map_err(fault)?;
+        .map_err(to_launch_error)?;
     let start = async {
-        // Before it is started: what it says first, and last, may be said within a moment.
+        // Attach before the start, so that no output is missed.
         let options = AttachContainerOptionsBuilder::default()
             .stream(true)
             .stdout(true)
             .stderr(true)
             .build();
-        let words = engine
+        let output = engine
             .attach_container(id.as_str(), Some(options))
             .await?
             .output;
-        for network in yard.model.allowance.networks.iter().skip(1) {
+        for network in state.template.limits.networks.iter().skip(1) {
             let container = id.as_str().to_owned();
             engine
                 .connect_network(
@@ -129,102 +132,103 @@ async fn begin(
         engine
             .start_container(id.as_str(), None::<StartContainerOptions>)
             .await?;
-        Ok(words)
+        Ok(output)
     };
     match start.await {
-        Ok(words) => Ok(words),
+        Ok(output) => Ok(output),
         Err(error) => {
-            if let Err(error) = yard.engine.remove(id.as_str()).await {
-                tracing::warn!(container = %id, %error, "a container that could not be started is left behind");
+            if let Err(error) = state.engine.remove(id.as_str()).await {
+                tracing::warn!(container = %id, %error, "could not remove a container that could not start");
             }
-            Err(fault(error))
+            Err(to_launch_error(error))
         }
     }
 }
 
-/// Whether workers can be entrusted to the engine.
-async fn check(yard: &DockerState) -> Result<(), LaunchError> {
-    let engine = yard.engine.info().await?;
-    if engine.has_seccomp || yard.model.seccomp.is_some() {
+/// Checks that containers of the engine have a seccomp filter.
+async fn check(state: &DockerState) -> Result<(), LaunchError> {
+    let engine = state.engine.info().await?;
+    if engine.has_seccomp || state.template.seccomp.is_some() {
         return Ok(());
     }
-    let reason = "the Docker engine runs containers without a seccomp filter: start it with one, or name a profile in \
+    let reason = "the Docker engine is_running containers without a seccomp filter: start it with one, or name a profile in \
                   spawner.container.seccomp";
     Err(LaunchError::new(LaunchFailure::Refused, reason))
 }
 
-fn said_before(yard: &DockerState, id: &LaunchId) -> ContainerWords {
+fn read_log(state: &DockerState, id: &LaunchId) -> OutputStream {
     let options = LogsOptionsBuilder::default()
         .follow(true)
         .stdout(true)
         .stderr(true)
         .build();
-    match yard.engine.client() {
+    match state.engine.client() {
         Ok(engine) => Box::pin(engine.logs(id.as_str(), Some(options))),
         Err(error) => Box::pin(futures_util::stream::iter([Err(error)])),
     }
 }
 
-/// A moment before now, as the engine takes it: the clocks are the same, but not read at the same time.
-fn moment_before() -> String {
+/// A time before now, in the engine's format: both read the same clock, but not at the same time.
+fn one_second_ago() -> String {
     let second_ago = jiff::Timestamp::now().as_second() - 1;
     second_ago.to_string()
 }
 
 struct ContainerWatch<'a> {
-    yard: &'a DockerState,
+    state: &'a DockerState,
     id: &'a LaunchId,
-    /// It was not there before.
+    /// It was created after this.
     since: String,
-    /// It is to stop, once it hears that: process 1 of a container feels no signal that it has not asked for, and a worker asks for it
-    /// before it says who it is.
-    stops: bool,
-    /// It has said who it is.
+    /// Stop it when it is ready: process 1 of a container ignores signals without a handler, and a
+    /// worker installs its handlers before it reports its id.
+    stop_when_ready: bool,
+    /// It has reported its id.
     is_ready: bool,
-    said: ReadinessParser,
-    out: OutputLine,
-    err: ContainerOutput,
+    readiness: ReadinessParser,
+    stdout: OutputLine,
+    stderr: ContainerOutput,
 }
 
 impl ContainerWatch<'_> {
-    async fn until_gone(
+    async fn run(
         &mut self,
-        mut words: ContainerWords,
+        mut output: OutputStream,
         ready_by: Option<Instant>,
-        orders: &mut mpsc::UnboundedReceiver<BroadcastCommand>,
+        commands: &mut mpsc::UnboundedReceiver<BroadcastCommand>,
     ) -> WorkerEvent {
         let mut late = std::pin::pin!(sleep_until(ready_by.unwrap_or_else(Instant::now)));
         loop {
             tokio::select! {
-                // What it says comes last: one that does not stop to speak is told to stop all the same.
+                // Output comes last, so that a chatty container can be stopped.
                 biased;
-                Some(order) = orders.recv() => match order {
-                    BroadcastCommand::Stop | BroadcastCommand::GiveBack if !self.is_ready => self.stops = true,
-                    order => self.apply_command(order).await,
+                Some(command) = commands.recv() => match command {
+                    BroadcastCommand::Stop | BroadcastCommand::Release if !self.is_ready => self.stop_when_ready = true,
+                    command => self.apply_command(command).await,
                 },
                 () = &mut late, if ready_by.is_some() && !self.is_ready => {
                     self.apply_command(BroadcastCommand::Kill).await;
-                    let (image, secs) = (&self.yard.model.image, READY_WITHIN.as_secs());
-                    let reason = format!("a container of the image '{image}' was no worker within {secs} s: is its entrypoint this program?");
+                    let (image, secs) = (&self.state.template.image, READY_TIMEOUT.as_secs());
+                    let reason = format!("a container of the image '{image}' reported no worker within {secs} s: check that its entrypoint is this program");
                     return WorkerEvent::Failed(LaunchError::new(LaunchFailure::Image, reason));
                 }
-                word = words.next() => match word {
+                word = output.next() => match word {
                     Some(Ok(word)) => {
-                        self.hear(&word);
-                        if self.stops && self.is_ready {
-                            self.stops = false;
+                        self.handle_output(&word);
+                        if self.stop_when_ready && self.is_ready {
+                            self.stop_when_ready = false;
                             self.apply_command(BroadcastCommand::Stop).await;
                         }
                     }
-                    // It is over, or the engine is.
+                    // The container or the engine has ended.
                     Some(Err(_)) | None => {
-                        self.err.rest(self.id.as_str(), pass_on);
-                        match self.fate().await {
-                            ContainerState::Exited(gone) => return WorkerEvent::Gone(gone),
+                        self.stderr.finish(self.id.as_str(), write_stderr);
+                        match self.state().await {
+                            ContainerState::Exited(gone) => return WorkerEvent::Exited(gone),
                             ContainerState::Running => {
-                                self.said = ReadinessParser::default();
-                                words = said_before(self.yard, self.id);
-                                // One that cannot be followed is looked at once in a while.
+                                self.readiness = ReadinessParser::default();
+                                output = read_log(self.state, self.id);
+                                // Without this pause, an engine that cannot be followed would be
+                                // polled without limit.
                                 sleep(FIRST_PAUSE).await;
                             }
                         }
@@ -234,70 +238,69 @@ impl ContainerWatch<'_> {
         }
     }
 
-    fn hear(&mut self, word: &LogOutput) {
+    fn handle_output(&mut self, word: &LogOutput) {
         match word {
             LogOutput::StdOut { message } => {
                 let Self {
-                    yard,
+                    state,
                     id,
-                    said,
-                    out,
+                    readiness,
+                    stdout,
                     is_ready,
                     ..
                 } = self;
-                out.take(message, |line| {
-                    if let Some(news) = said.line(id, &String::from_utf8_lossy(line)) {
+                stdout.push(message, |line| {
+                    if let Some(event) = readiness.parse_line(id, &String::from_utf8_lossy(line)) {
                         *is_ready = true;
-                        let _ = yard.tell.send(((*id).clone(), news));
+                        let _ = state.events_tx.send(((*id).clone(), event));
                     }
                 });
             }
             LogOutput::StdErr { message } | LogOutput::Console { message } => {
-                self.err.take(self.id.as_str(), message, pass_on);
+                self.stderr.push(self.id.as_str(), message, write_stderr);
             }
             LogOutput::StdIn { .. } => {}
         }
     }
 
-    /// What has become of it. An engine that does not answer is waited for: it may be restarted.
-    async fn fate(&self) -> ContainerState {
+    /// The state of the container. Waits for an engine that does not answer: it may be restarting.
+    async fn state(&self) -> ContainerState {
         let mut failures = 0;
         loop {
             match self
-                .yard
+                .state
                 .engine
                 .container_state(self.id.as_str(), &self.since)
                 .await
             {
-                Ok(fate) => return fate,
+                Ok(state) => return state,
                 Err(error) => {
                     failures += 1;
                     if failures == 1 {
                         let error = self
-                            .yard
+                            .state
                             .engine
-                            .launch_error(&error, &self.yard.model.image);
-                        tracing::warn!(container = %self.id, %error, "what has become of a container cannot be told yet");
+                            .launch_error(&error, &self.state.template.image);
+                        tracing::warn!(container = %self.id, %error, "the state of a container is unknown: retrying");
                     }
-                    sleep(ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE).pause(failures))
-                        .await;
+                    sleep(ExponentialBackoff::new(FIRST_PAUSE, MAX_PAUSE).pause(failures)).await;
                 }
             }
         }
     }
 
-    async fn apply_command(&self, order: BroadcastCommand) {
-        let done = match order {
-            // One that is to give back what it runs is told so by the broker.
-            BroadcastCommand::Stop | BroadcastCommand::GiveBack => self.signal("SIGTERM").await,
-            BroadcastCommand::Kill => self.yard.engine.remove(self.id.as_str()).await,
+    async fn apply_command(&self, command: BroadcastCommand) {
+        let done = match command {
+            // A worker that should release its task gets that command through the broker.
+            BroadcastCommand::Stop | BroadcastCommand::Release => self.signal("SIGTERM").await,
+            BroadcastCommand::Kill => self.state.engine.remove(self.id.as_str()).await,
         };
         match done {
             Ok(()) => {}
             // It has ended meanwhile.
             Err(error) if is_not_found(&error) || is_conflict(&error) => {}
             Err(error) => {
-                tracing::warn!(container = %self.id, %error, "a container could not be told to end")
+                tracing::warn!(container = %self.id, %error, "a container could not be stopped")
             }
         }
     }
@@ -306,7 +309,7 @@ impl ContainerWatch<'_> {
         let options = KillContainerOptionsBuilder::default()
             .signal(signal)
             .build();
-        self.yard
+        self.state
             .engine
             .client()?
             .kill_container(self.id.as_str(), Some(options))
@@ -314,8 +317,8 @@ impl ContainerWatch<'_> {
     }
 }
 
-/// Tells people what a worker says.
-fn pass_on(line: String) {
-    // Nobody may be reading.
+/// Writes a line of a worker's log.
+fn write_stderr(line: String) {
+    // Stderr may be closed.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

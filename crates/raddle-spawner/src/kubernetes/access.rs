@@ -1,4 +1,4 @@
-//! Where the API server is, and whom it takes us for.
+//! `ClusterAccess`: the address of the API server, and the credentials for it.
 
 use std::{
     env, fs, io,
@@ -15,11 +15,11 @@ use rustls::{
 
 use super::super::ClusterConfig;
 
-/// Where the API server is, and whom it takes us for.
+/// Address of and credentials for the API server.
 #[derive(Clone)]
 pub struct ClusterAccess {
     pub(super) server: ApiServer,
-    /// Read anew for every call: a cluster gives out tokens for an hour, and writes the next in time.
+    /// Read for each call: a cluster issues tokens for an hour, and replaces the file in time.
     token: Option<PathBuf>,
     pub(super) namespace: String,
 }
@@ -28,20 +28,21 @@ pub struct ClusterAccess {
 pub(super) struct ApiServer {
     pub(super) authority: Authority,
     pub(super) port: u16,
-    /// Whom to trust, and the name that it must have, unless it is spoken to in plain.
+    /// TLS configuration and expected name, unless the connection is unencrypted.
     pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
-/// Where a pod finds what it needs to speak to its cluster.
+/// Where a pod finds the credentials for its cluster.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const HOST: &str = "KUBERNETES_SERVICE_HOST";
 const PORT: &str = "KUBERNETES_SERVICE_PORT";
 const DEFAULT_NAMESPACE: &str = "default";
 /// No token is nearly as long.
-const LONGEST_TOKEN: usize = 64 << 10;
+const MAX_TOKEN: usize = 64 << 10;
 
 impl ClusterAccess {
-    /// As the configuration says, or as a pod of the cluster. Paths in it count from `base`. The error is the key, and what is wrong.
+    /// Access as configured, or as for a pod of the cluster. Relative paths start at `base`. The
+    /// error names the key and what is wrong.
     pub fn find(cluster: &ClusterConfig, base: &Path) -> Result<Self, String> {
         let account = Path::new(ACCOUNT);
         let given = |path: &Option<PathBuf>| path.as_ref().map(|path| base.join(path));
@@ -52,7 +53,7 @@ impl ClusterAccess {
                 given(&cluster.token_file),
             ),
             None => (
-                in_cluster()?,
+                cluster_url()?,
                 Some(given(&cluster.ca_file).unwrap_or_else(|| account.join("ca.crt"))),
                 Some(given(&cluster.token_file).unwrap_or_else(|| account.join("token"))),
             ),
@@ -75,7 +76,7 @@ impl ClusterAccess {
         })
     }
 
-    /// What the API server knows us by, if we are to say it.
+    /// The token, if there is one.
     pub(super) fn token(&self) -> io::Result<Option<String>> {
         let Some(path) = &self.token else {
             return Ok(None);
@@ -85,23 +86,23 @@ impl ClusterAccess {
         let token = fs::read_to_string(path).map_err(|error| wrong(&error.to_string()))?;
         let token = token.trim();
         if token.is_empty()
-            || token.len() > LONGEST_TOKEN
+            || token.len() > MAX_TOKEN
             || !token.bytes().all(|byte| byte.is_ascii_graphic())
         {
-            return Err(wrong("there is none"));
+            return Err(wrong("the file has no token"));
         }
         Ok(Some(token.to_owned()))
     }
 }
 
-fn in_cluster() -> Result<String, String> {
+fn cluster_url() -> Result<String, String> {
     let var = |name| env::var(name).ok().filter(|value| !value.is_empty());
     match (var(HOST), var(PORT)) {
         (Some(host), port) => {
             let host = if host.contains(':') { format!("[{host}]") } else { host };
             Ok(format!("https://{host}:{}", port.unwrap_or_else(|| "443".into())))
         }
-        _ => Err("at 'spawner.kubernetes.server': this is no pod of a cluster, and no API server is named: 'kubectl proxy' makes \
+        _ => Err("at 'spawner.kubernetes.server': this is no pod of a cluster, and no API server is configured: 'kubectl proxy' makes \
                   one at http://127.0.0.1:8001"
             .into()),
     }
@@ -116,7 +117,7 @@ impl ApiServer {
         if authority.as_str().contains('@') || uri.path_and_query().is_some_and(|path| path != "/")
         {
             return Err(wrong(
-                "give https://HOST:PORT and nothing else; what we are known by is in token_file",
+                "give https://HOST:PORT and nothing else; credentials go into token_file",
             ));
         }
         let (host, port) = (
@@ -127,8 +128,10 @@ impl ApiServer {
             return Err(wrong("it names no host and port"));
         }
         let tls = match scheme {
-            "https" => Some(trust(host, ca)?),
-            "http" if has_token => return Err(wrong("a token is not sent in plain: use https")),
+            "https" => Some(tls_config(host, ca)?),
+            "http" if has_token => {
+                return Err(wrong("a token must not be sent unencrypted: use https"));
+            }
             "http" if is_loopback(host) => None,
             "http" => {
                 return Err(wrong(
@@ -153,14 +156,14 @@ fn is_loopback(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Trust in a server that the certificate in this file vouches for, and nobody else.
-fn trust(
+/// TLS configuration that trusts the CA certificate in this file only.
+fn tls_config(
     host: &str,
     ca: Option<&Path>,
 ) -> Result<(Arc<ClientConfig>, ServerName<'static>), String> {
     let wrong =
         |reason: &dyn std::fmt::Display| format!("at 'spawner.kubernetes.ca_file': {reason}");
-    let path = ca.ok_or_else(|| wrong(&"it is needed to know the server by"))?;
+    let path = ca.ok_or_else(|| wrong(&"it is needed to verify the server"))?;
     let wrong_file =
         |reason: &dyn std::fmt::Display| wrong(&format_args!("{}: {reason}", path.display()));
     let mut roots = RootCertStore::empty();
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_spoken_to_in_plain_on_this_machine_alone() {
+    fn allows_unencrypted_connections_to_this_machine_only() {
         let parse = |url| {
             ApiServer::parse(url, None, false)
                 .map(|server| (server.authority.to_string(), server.port))
@@ -221,12 +224,12 @@ mod tests {
         }
         assert!(
             ApiServer::parse("http://localhost", None, true)
-                .is_err_and(|error| error.contains("in plain"))
+                .is_err_and(|error| error.contains("unencrypted"))
         );
     }
 
     #[test]
-    fn a_token_is_read_anew() {
+    fn reads_the_token_for_each_call() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
         let cluster = ClusterConfig {

@@ -1,4 +1,4 @@
-//! The calls that are needed: create, list, watch and delete pods.
+//! The API calls: create, list, watch and delete pods.
 
 use std::time::Duration;
 
@@ -15,37 +15,37 @@ use super::{
     pod::Pod,
 };
 
-/// The API server, as far as pods of one class are concerned.
+/// The API server, limited to pods of one class.
 #[derive(Clone)]
 pub(super) struct Api {
     access: ClusterAccess,
-    /// The label that they have, as a query has it.
+    /// The label selector, as a query parameter.
     selector: String,
 }
 
-/// All pods there are, and the moment that this is true of.
+/// All pods, and the version of this state.
 #[derive(Debug)]
 pub(super) struct PodListing {
     pub(super) pods: Vec<Pod>,
     pub(super) version: String,
 }
 
-/// What happens to pods, as it happens.
+/// A watch on pods.
 pub(super) struct PodWatch {
     answer: HttpResponse,
     access: ClusterAccess,
     rest: Vec<u8>,
 }
 
-/// One thing that happens: a line of a watch.
+/// An event of a watch: one line.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
 pub(super) enum WatchEvent {
     Added(Pod),
     Modified(Pod),
-    /// With the last that was known of it.
+    /// With the last known state.
     Deleted(Pod),
-    /// Nothing happened up to the version of this.
+    /// There are no events up to the version of this pod.
     Bookmark(Pod),
     Error(ApiStatus),
 }
@@ -64,14 +64,14 @@ struct ListMeta {
     resource_version: String,
 }
 
-/// After how long the server ends what is followed, for us to ask anew: a connection that has died unseen is missed then.
-const FOLLOW_SECS: u64 = 60;
-const BEYOND: Duration = Duration::from_secs(15);
+/// The server ends a watch after this time, and we start another: that detects a dead connection.
+const WATCH_SECS: u64 = 60;
+const WATCH_MARGIN: Duration = Duration::from_secs(15);
 /// No pod is nearly as long.
-const LONGEST_LINE: usize = 8 << 20;
+const MAX_LINE: usize = 8 << 20;
 
 impl Api {
-    /// For pods with this label.
+    /// The API for pods with this label.
     pub(super) fn new(access: ClusterAccess, label: (&str, &str)) -> Self {
         let (key, value) = label;
         Self {
@@ -85,14 +85,14 @@ impl Api {
     }
 
     pub(super) async fn create(&self, pod: &Value) -> Result<(), ApiError> {
-        http::ask(&self.access, Method::POST, &self.pods(), Some(pod))
+        http::request(&self.access, Method::POST, &self.pods(), Some(pod))
             .await
             .map(drop)
     }
 
     pub(super) async fn list(&self) -> Result<PodListing, ApiError> {
         let path = format!("{}?{}", self.pods(), self.selector);
-        let body = http::ask(&self.access, Method::GET, &path, None).await?;
+        let body = http::request(&self.access, Method::GET, &path, None).await?;
         let PodList { metadata, items } = read(&self.access, &body)?;
         Ok(PodListing {
             pods: items,
@@ -100,10 +100,10 @@ impl Api {
         })
     }
 
-    /// Follows what happens after the moment `version`.
-    pub(super) async fn follow(&self, version: &str) -> Result<PodWatch, ApiError> {
+    /// Watches changes after a version.
+    pub(super) async fn watch(&self, version: &str) -> Result<PodWatch, ApiError> {
         let path = format!(
-            "{}?{}&watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={FOLLOW_SECS}",
+            "{}?{}&watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={WATCH_SECS}",
             self.pods(),
             self.selector,
             encode(version)
@@ -116,14 +116,15 @@ impl Api {
         })
     }
 
-    /// Removes a pod; what runs in it may take so long, or as long as its spec says. One that is not there is no error.
+    /// Deletes a pod with this grace period in seconds, or the one of its spec. A missing pod is no
+    /// error.
     pub(super) async fn delete(&self, name: &str, grace: Option<u32>) -> Result<(), ApiError> {
         let mut options = json!({ "apiVersion": "v1", "kind": "DeleteOptions" });
         if let Some(secs) = grace {
             options["gracePeriodSeconds"] = secs.into();
         }
         let path = format!("{}/{name}", self.pods());
-        match http::ask(&self.access, Method::DELETE, &path, Some(&options)).await {
+        match http::request(&self.access, Method::DELETE, &path, Some(&options)).await {
             Err(fault) if fault.is_not_found() => Ok(()),
             other => other.map(drop),
         }
@@ -131,7 +132,7 @@ impl Api {
 }
 
 impl PodWatch {
-    /// The next that happens. `None` when the server has had enough.
+    /// The next event. `None` when the server ends the watch.
     pub(super) async fn next(&mut self) -> Result<Option<WatchEvent>, ApiError> {
         loop {
             while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
@@ -140,13 +141,16 @@ impl PodWatch {
                     return read(&self.access, &line).map(Some);
                 }
             }
-            if self.rest.len() > LONGEST_LINE {
-                return Err(http::unreachable(&self.access, &"what it says has no end"));
+            if self.rest.len() > MAX_LINE {
+                return Err(http::unreachable(
+                    &self.access,
+                    &"a line of its watch is too long",
+                ));
             }
-            let patience = Duration::from_secs(FOLLOW_SECS) + BEYOND;
+            let patience = Duration::from_secs(WATCH_SECS) + WATCH_MARGIN;
             let frame = timeout(patience, self.answer.body.frame()).await;
             let frame =
-                frame.map_err(|_| http::unreachable(&self.access, &"it has fallen silent"))?;
+                frame.map_err(|_| http::unreachable(&self.access, &"its watch has timed out"))?;
             match frame {
                 None => return Ok(None),
                 Some(Err(error)) => return Err(http::unreachable(&self.access, &error)),
@@ -161,17 +165,13 @@ impl PodWatch {
 }
 
 fn read<T: DeserializeOwned>(access: &ClusterAccess, body: &[u8]) -> Result<T, ApiError> {
-    // What is not understood is as good as no answer.
-    let garbled = |error| {
-        http::unreachable(
-            access,
-            &format_args!("its answer is not understood ({error})"),
-        )
-    };
+    // An unreadable answer counts as no answer.
+    let garbled =
+        |error| http::unreachable(access, &format_args!("its answer is malformed ({error})"));
     serde_json::from_slice(body).map_err(garbled)
 }
 
-/// A moment is whatever the server says it is.
+/// Percent-encodes a version, which can be any text.
 fn encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()

@@ -1,4 +1,4 @@
-//! Making a pod, and removing one.
+//! Creating and deleting a pod.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,32 +12,36 @@ use super::{
     launcher::{PodEvent, PodState},
 };
 
-/// How long a launch is tried: then it has failed, and the brake decides about the next.
+/// How long a creation is retried. After that it has failed, and the supervisor backs off.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 
-/// Makes a pod, and tells how that went.
-pub(super) async fn create(yard: Arc<PodState>, id: LaunchId, spawner: Tid) {
-    let _turn = yard.turns.acquire().await.expect("never closed");
+/// Creates a pod, and reports the outcome.
+pub(super) async fn create(state: Arc<PodState>, id: LaunchId, spawner: Tid) {
+    let _permit = state.call_permits.acquire().await.expect("never closed");
     let begun = Instant::now();
-    let (mut backoff, mut is_open) = (ApiBackoff::default(), false);
+    let (mut backoff, mut is_uncertain) = (ApiBackoff::default(), false);
     let event = loop {
-        match yard.api.create(&yard.model.pod(id.as_str(), spawner)).await {
+        match state
+            .api
+            .create(&state.template.build_pod(id.as_str(), spawner))
+            .await
+        {
             Ok(()) => {
                 break PodEvent::Created {
                     id,
                     at: Instant::now(),
                 };
             }
-            // The answer to an earlier try was lost.
-            Err(fault) if fault.is_taken() && is_open => {
+            // An earlier try has succeeded, and its answer was lost.
+            Err(fault) if fault.already_exists() && is_uncertain => {
                 break PodEvent::Created {
                     id,
                     at: Instant::now(),
                 };
             }
-            Err(fault) if fault.is_passing() && begun.elapsed() < GIVE_UP_AFTER => {
-                is_open |= fault.is_open();
-                sleep(backoff.after(Some(&fault))).await;
+            Err(fault) if fault.is_retryable() && begun.elapsed() < GIVE_UP_AFTER => {
+                is_uncertain |= fault.is_uncertain();
+                sleep(backoff.pause_after(Some(&fault))).await;
             }
             Err(fault) => {
                 break PodEvent::NotCreated {
@@ -47,20 +51,21 @@ pub(super) async fn create(yard: Arc<PodState>, id: LaunchId, spawner: Tid) {
             }
         }
     };
-    yard.tell(event);
+    state.send_event(event);
 }
 
-/// Removes a pod; what runs in it may take so many seconds, or as long as its spec says. A server that is away is waited for.
-pub(super) async fn remove(yard: &PodState, id: &LaunchId, grace: Option<u32>) {
+/// Deletes a pod with this grace period in seconds, or the one of its spec. Retries while the
+/// server is unreachable.
+pub(super) async fn remove(state: &PodState, id: &LaunchId, grace: Option<u32>) {
     let mut backoff = ApiBackoff::default();
-    while let Err(fault) = yard.api.delete(id.as_str(), grace).await {
-        let is_passing = fault.is_passing();
-        if backoff.is_fresh() || !is_passing {
-            tracing::warn!(pod = %id, error = %fault, "a pod cannot be removed{}", if is_passing { " yet" } else { "" });
+    while let Err(fault) = state.api.delete(id.as_str(), grace).await {
+        let is_retryable = fault.is_retryable();
+        if backoff.is_first() || !is_retryable {
+            tracing::warn!(pod = %id, error = %fault, "a pod cannot be deleted{}", if is_retryable { ": retrying" } else { "" });
         }
-        if !is_passing {
+        if !is_retryable {
             return;
         }
-        sleep(backoff.after(Some(&fault))).await;
+        sleep(backoff.pause_after(Some(&fault))).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What went wrong with a call, and what that means for a launch.
+//! `ApiError`: failures of API calls, and what they mean for a launch.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use serde::Deserialize;
 
 use raddle_container::{LaunchError, LaunchFailure, one_line};
 
-/// What went wrong with a call.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ApiError {
-    /// There is no answer.
+    /// No answer.
     #[error("the API server at {server} cannot be reached: {reason}")]
     Unreachable { server: String, reason: String },
-    /// The answer is that it will not be.
+    /// The server refuses.
     #[error("the API server refuses ({status} {reason}): {message}")]
     Refused {
         status: u16,
@@ -21,12 +21,12 @@ pub(super) enum ApiError {
         message: String,
         retry_after: Option<Duration>,
     },
-    /// What we are known by cannot be read.
+    /// Our credentials cannot be read.
     #[error("{0}")]
-    Unknown(String),
+    Credentials(String),
 }
 
-/// What the API says of a failure.
+/// The `Status` object of a failed call.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ApiStatus {
@@ -35,8 +35,8 @@ pub(super) struct ApiStatus {
     pub(super) message: String,
 }
 
-/// What the API says of a name that another pod has.
-const TAKEN: &str = "AlreadyExists";
+/// The reason for a name that exists already.
+const ALREADY_EXISTS: &str = "AlreadyExists";
 
 impl ApiError {
     pub(super) fn refused(
@@ -55,43 +55,43 @@ impl ApiError {
         }
     }
 
-    /// Whether it may go better if tried again.
-    pub(super) fn is_passing(&self) -> bool {
+    /// Whether a retry may succeed.
+    pub(super) fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
-            // Two that change the same count of a quota: one has to come again.
+            // A conflict of two updates of a quota: one must retry.
             Self::Refused {
                 status: 409,
                 reason,
                 ..
-            } => reason != TAKEN,
+            } => reason != ALREADY_EXISTS,
             Self::Refused { status, .. } => matches!(status, 429 | 500..),
-            Self::Unknown(_) => false,
+            Self::Credentials(_) => false,
         }
     }
 
-    /// Whether it may have been done all the same.
-    pub(super) fn is_open(&self) -> bool {
+    /// Whether the call may have succeeded in spite of the error.
+    pub(super) fn is_uncertain(&self) -> bool {
         matches!(
             self,
             Self::Unreachable { .. } | Self::Refused { status: 500.., .. }
         )
     }
 
-    pub(super) fn is_taken(&self) -> bool {
-        matches!(self, Self::Refused { status: 409, reason, .. } if reason == TAKEN)
+    pub(super) fn already_exists(&self) -> bool {
+        matches!(self, Self::Refused { status: 409, reason, .. } if reason == ALREADY_EXISTS)
     }
 
     pub(super) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// That a list which is followed is out of date, and has to be asked for anew.
+    /// Whether the watched version is too old, so that a new list is needed.
     pub(super) fn is_expired(&self) -> bool {
         matches!(self, Self::Refused { status: 410, .. })
     }
 
-    /// How long the server wants to be left alone.
+    /// How long the server asks to wait.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         if let Self::Refused { retry_after, .. } = self {
             *retry_after
@@ -106,7 +106,7 @@ impl From<&ApiError> for LaunchError {
         let said = fault.to_string();
         match fault {
             ApiError::Unreachable { .. } => Self::new(LaunchFailure::Unreachable, said),
-            ApiError::Unknown(_) => Self::new(LaunchFailure::Denied, said),
+            ApiError::Credentials(_) => Self::new(LaunchFailure::Denied, said),
             ApiError::Refused {
                 status: 429 | 500..,
                 ..
@@ -117,7 +117,7 @@ impl From<&ApiError> for LaunchError {
                 ..
             } if message.contains("exceeded quota") => Self::new(
                 LaunchFailure::ResourcesExhausted,
-                format!("the namespace has no room for another pod: {message}"),
+                format!("the namespace has no quota left for another pod: {message}"),
             ),
             ApiError::Refused {
                 status: 401 | 403, ..
@@ -130,26 +130,26 @@ impl From<&ApiError> for LaunchError {
     }
 }
 
-/// Pauses that grow while something does not go well.
+/// Pauses that grow with consecutive failures.
 #[derive(Debug, Default)]
 pub(super) struct ApiBackoff(u32);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A server that wants to be left alone for longer is asked all the same.
-const LONGEST_WISH: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// Longest wait that a server can ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 impl ApiBackoff {
-    /// How long to wait after this.
-    pub(super) fn after(&mut self, fault: Option<&ApiError>) -> Duration {
+    /// The pause after this failure.
+    pub(super) fn pause_after(&mut self, fault: Option<&ApiError>) -> Duration {
         self.0 += 1;
-        let own = ExponentialBackoff::new(FIRST_PAUSE, LONGEST_PAUSE).pause(self.0);
-        let wish = fault.and_then(ApiError::retry_after).unwrap_or_default();
-        own.max(wish.min(LONGEST_WISH))
+        let own = ExponentialBackoff::new(FIRST_PAUSE, MAX_PAUSE).pause(self.0);
+        let retry_after = fault.and_then(ApiError::retry_after).unwrap_or_default();
+        own.max(retry_after.min(MAX_RETRY_AFTER))
     }
 
-    /// Whether this is the first in a row: the others need not be said.
-    pub(super) fn is_fresh(&self) -> bool {
+    /// Whether there was no failure yet, so that the next one is logged.
+    pub(super) fn is_first(&self) -> bool {
         self.0 == 0
     }
 
@@ -172,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_told_from_what_does_not() {
+    fn distinguishes_passing_from_lasting_failures() {
         let unreachable = ApiError::Unreachable {
             server: "x:1".into(),
             reason: "refused".into(),
         };
-        assert!(unreachable.is_passing() && unreachable.is_open());
+        assert!(unreachable.is_retryable() && unreachable.is_uncertain());
         for (fault, passes) in [
             (refused(429, "TooManyRequests", ""), true),
             (refused(503, "", ""), true),
@@ -186,13 +186,16 @@ mod tests {
             (refused(403, "Forbidden", ""), false),
             (refused(422, "Invalid", ""), false),
         ] {
-            assert_eq!(fault.is_passing(), passes, "{fault}");
+            assert_eq!(fault.is_retryable(), passes, "{fault}");
         }
-        assert!(!refused(429, "", "").is_open(), "it was not even looked at");
+        assert!(
+            !refused(429, "", "").is_uncertain(),
+            "the server did not process it"
+        );
     }
 
     #[test]
-    fn what_is_conflict_is_named() {
+    fn classifies_launch_failures() {
         let seen = |fault: ApiError| LaunchError::from(&fault);
         assert_eq!(
             seen(refused(403, "Forbidden", "pods is forbidden")).kind,
@@ -215,21 +218,27 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_and_a_wish_is_granted_within_reason() {
+    fn pauses_grow_and_honour_retry_after_within_a_limit() {
         let mut backoff = ApiBackoff::default();
-        let wish = |secs| ApiError::Refused {
+        let retry_after = |secs| ApiError::Refused {
             status: 429,
             reason: String::new(),
             message: String::new(),
             retry_after: Some(Duration::from_secs(secs)),
         };
-        assert_eq!(backoff.after(None), FIRST_PAUSE);
-        assert_eq!(backoff.after(None), FIRST_PAUSE * 2);
-        assert_eq!(backoff.after(Some(&wish(7))), Duration::from_secs(7));
-        assert_eq!(backoff.after(Some(&wish(7000))), LONGEST_WISH);
+        assert_eq!(backoff.pause_after(None), FIRST_PAUSE);
+        assert_eq!(backoff.pause_after(None), FIRST_PAUSE * 2);
+        assert_eq!(
+            backoff.pause_after(Some(&retry_after(7))),
+            Duration::from_secs(7)
+        );
+        assert_eq!(
+            backoff.pause_after(Some(&retry_after(7000))),
+            MAX_RETRY_AFTER
+        );
         for _ in 0..40 {
-            backoff.after(None);
+            backoff.pause_after(None);
         }
-        assert_eq!(backoff.after(None), LONGEST_PAUSE);
+        assert_eq!(backoff.pause_after(None), MAX_PAUSE);
     }
 }

@@ -1,4 +1,5 @@
-//! One request to the API server, over a connection of its own: one that has died unseen spoils no other.
+//! One HTTP request to the API server, on its own connection: a dead connection affects no other
+//! request.
 
 use std::{io, time::Duration};
 
@@ -24,12 +25,12 @@ use super::{
     error::{ApiError, ApiStatus},
 };
 
-/// An answer that has begun.
+/// A response whose body is not read yet.
 pub(super) struct HttpResponse {
     pub(super) body: Incoming,
     status: u16,
     retry_after: Option<Duration>,
-    /// Ends the connection with the answer.
+    /// Dropping this closes the connection.
     _connection: HttpConnection,
 }
 
@@ -41,19 +42,19 @@ impl Drop for HttpConnection {
     }
 }
 
-/// How long a server may take to be found at all.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long an answer may take to begin, and a short one to be there.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest answer that is read: a list of ten thousand pods.
-const LONGEST: usize = 128 << 20;
+/// Timeout of a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout for the head of a response, and for a whole short response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Most bytes of a response: a list of ten thousand pods.
+const MAX_BYTES: usize = 128 << 20;
 const AGENT: &str = concat!("raddle/", env!("CARGO_PKG_VERSION"));
 
 trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
-/// Asks, and reads the whole answer.
-pub(super) async fn ask(
+/// Sends a request, and reads the whole response.
+pub(super) async fn request(
     access: &ClusterAccess,
     method: Method,
     path: &str,
@@ -64,25 +65,27 @@ pub(super) async fn ask(
         let HttpResponse {
             body, _connection, ..
         } = answer;
-        Ok(Limited::new(body, LONGEST)
+        Ok(Limited::new(body, MAX_BYTES)
             .collect()
             .await
             .map_err(|error| unreachable(access, &error))?
             .to_bytes())
     };
-    timeout(PATIENCE, talk).await.map_err(|_| silent(access))?
+    timeout(RESPONSE_TIMEOUT, talk)
+        .await
+        .map_err(|_| no_answer(access))?
 }
 
-/// Asks, and returns when the answer begins, if it is that of a success.
+/// Sends a request, and returns the response when it has begun, if it is a success.
 pub(super) async fn open(
     access: &ClusterAccess,
     method: Method,
     path: &str,
     body: Option<&Value>,
 ) -> Result<HttpResponse, ApiError> {
-    let answer = timeout(PATIENCE, send(access, method, path, body))
+    let answer = timeout(RESPONSE_TIMEOUT, send(access, method, path, body))
         .await
-        .map_err(|_| silent(access))??;
+        .map_err(|_| no_answer(access))??;
     if (200..300).contains(&answer.status) {
         return Ok(answer);
     }
@@ -92,13 +95,13 @@ pub(super) async fn open(
         retry_after,
         _connection,
     } = answer;
-    let said = timeout(PATIENCE, Limited::new(body, LONGEST).collect()).await;
+    let said = timeout(RESPONSE_TIMEOUT, Limited::new(body, MAX_BYTES).collect()).await;
     let said = said
         .ok()
         .and_then(Result::ok)
         .map(|body| body.to_bytes())
         .unwrap_or_default();
-    // A proxy in between answers in its own words.
+    // A proxy may answer with other text.
     let said: ApiStatus = serde_json::from_slice(&said).unwrap_or_else(|_| ApiStatus {
         message: String::from_utf8_lossy(&said).into_owned(),
         ..ApiStatus::default()
@@ -118,14 +121,14 @@ async fn send(
     path: &str,
     body: Option<&Value>,
 ) -> Result<HttpResponse, ApiError> {
-    let request = request(access, method, path, body)?;
+    let request = build_request(access, method, path, body)?;
     let wire = connect(access)
         .await
         .map_err(|error| unreachable(access, &error))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(wire))
         .await
         .map_err(|error| unreachable(access, &error))?;
-    // It ends with the answer that it carries, or is ended with it.
+    // Ends with the response, or is aborted with it.
     let connection = HttpConnection(tokio::spawn(async { drop(connection.await) }).abort_handle());
     let response = sender
         .send_request(request)
@@ -141,7 +144,7 @@ async fn send(
     })
 }
 
-fn request(
+fn build_request(
     access: &ClusterAccess,
     method: Method,
     path: &str,
@@ -155,7 +158,7 @@ fn request(
         .header(ACCEPT, "application/json");
     if let Some(token) = access
         .token()
-        .map_err(|error| ApiError::Unknown(error.to_string()))?
+        .map_err(|error| ApiError::Credentials(error.to_string()))?
     {
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
@@ -165,13 +168,13 @@ fn request(
     let body = body.map(Value::to_string).unwrap_or_default();
     request
         .body(Full::new(body.into()))
-        .map_err(|error| ApiError::Unknown(error.to_string()))
+        .map_err(|error| ApiError::Credentials(error.to_string()))
 }
 
 async fn connect(access: &ClusterAccess) -> io::Result<Box<dyn HttpStream>> {
     let server = &access.server;
     let stream = timeout(
-        CONNECT_WITHIN,
+        CONNECT_TIMEOUT,
         raddle_dns::connect(server.authority.host(), server.port),
     )
     .await??;
@@ -186,7 +189,7 @@ async fn connect(access: &ClusterAccess) -> io::Result<Box<dyn HttpStream>> {
     })
 }
 
-/// In seconds, as the API has it. A date is not understood, and our own pause is kept instead.
+/// Parses `Retry-After` in seconds, as the API sends it. For a date, our own pause applies.
 fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
     let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
     text.trim().parse().ok().map(Duration::from_secs)
@@ -199,10 +202,10 @@ pub(super) fn unreachable(access: &ClusterAccess, error: &dyn std::fmt::Display)
     }
 }
 
-fn silent(access: &ClusterAccess) -> ApiError {
+fn no_answer(access: &ClusterAccess) -> ApiError {
     unreachable(
         access,
-        &format_args!("it has not answered for {} s", PATIENCE.as_secs()),
+        &format_args!("it has not answered for {} s", RESPONSE_TIMEOUT.as_secs()),
     )
 }
 
@@ -226,7 +229,7 @@ mod tests {
 
     use super::{super::super::ClusterConfig, *};
 
-    /// A certificate for 127.0.0.1, and that of who vouches for it.
+    /// Makes a certificate for 127.0.0.1 and its CA.
     fn certify(directory: &Path) {
         let script = "openssl ecparam -name prime256v1 -genkey -noout -out ca.key
             openssl req -x509 -new -key ca.key -days 2 -subj /CN=somebody -out ca.crt
@@ -244,7 +247,7 @@ mod tests {
         assert!(shell.status().unwrap().success());
     }
 
-    /// Answers one request after the other with what it was asked.
+    /// Answers requests with themselves.
     async fn echo(listener: TcpListener, directory: &Path) {
         let chain = CertificateDer::pem_file_iter(directory.join("server.crt"))
             .unwrap()
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_is_known_by_its_certificate_and_we_by_a_token_that_may_change() {
+    async fn verifies_the_server_and_sends_the_current_token() {
         let directory = tempfile::tempdir().unwrap();
         certify(directory.path());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -294,11 +297,11 @@ mod tests {
             };
             ClusterAccess::find(&cluster, directory.path()).unwrap()
         };
-        let ours = access("ca.crt");
+        let own_ids = access("ca.crt");
         let talk = async {
             for token in ["one", "two"] {
                 std::fs::write(directory.path().join("token"), token).unwrap();
-                let asked = ask(&ours, Method::GET, "/api", None).await.unwrap();
+                let asked = request(&own_ids, Method::GET, "/api", None).await.unwrap();
                 let asked = String::from_utf8_lossy(&asked).to_lowercase();
                 assert!(asked.starts_with("get /api http/1.1\r\n"), "{asked}");
                 assert!(
@@ -310,15 +313,15 @@ mod tests {
                     "{asked}"
                 );
             }
-            let stranger = ask(&access("other.crt"), Method::GET, "/api", None).await;
+            let stranger = request(&access("other.crt"), Method::GET, "/api", None).await;
             assert!(
                 matches!(stranger, Err(ApiError::Unreachable { .. })),
                 "{stranger:?}"
             );
             std::fs::remove_file(directory.path().join("token")).unwrap();
             assert!(matches!(
-                ask(&ours, Method::GET, "/api", None).await,
-                Err(ApiError::Unknown(_))
+                request(&own_ids, Method::GET, "/api", None).await,
+                Err(ApiError::Credentials(_))
             ));
         };
         tokio::select! {

@@ -1,4 +1,4 @@
-//! The launcher: what is known of each pod, and what is told of it.
+//! `KubernetesLauncher`: what is known of each pod, and the events about it.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -20,7 +20,7 @@ use super::{
     access::ClusterAccess,
     api::{Api, WatchEvent},
     create::{create, remove},
-    pod::{Pod, PodExit, PodFate, TerminationMessage},
+    pod::{Pod, PodExit, PodPhase, TerminationMessage},
     template::PodTemplate,
     watch,
 };
@@ -30,319 +30,337 @@ use crate::{
     worker_table::is_busy,
 };
 
-/// Starts pods.
+/// Starts workers in pods.
 pub struct KubernetesLauncher {
-    yard: Arc<PodState>,
-    members: HashMap<LaunchId, PodRecord>,
-    /// The spawners that we are, or were.
-    ours: HashSet<Tid>,
+    state: Arc<PodState>,
+    pods: HashMap<LaunchId, PodRecord>,
+    /// All ids of this spawner.
+    own_ids: HashSet<Tid>,
     events: mpsc::UnboundedReceiver<PodEvent>,
-    news: VecDeque<(LaunchId, WorkerEvent)>,
-    /// Follows what pods there are. It ends with the launcher.
+    worker_events: VecDeque<(LaunchId, WorkerEvent)>,
+    /// Watches the pods. It ends with the launcher.
     _watching: JoinSet<()>,
 }
 
-/// What all that deal with pods share.
+/// What all tasks about pods share.
 pub(super) struct PodState {
     pub(super) api: Api,
-    pub(super) model: PodTemplate,
-    /// Few at a time: the server has other clients, and throttles who asks for much at once.
-    pub(super) turns: Semaphore,
-    /// As many as pods change, and they are dealt with at once: the channel needs no bound.
-    tell: mpsc::UnboundedSender<PodEvent>,
+    pub(super) template: PodTemplate,
+    /// Limits parallel calls: the server has other clients, and throttles busy ones.
+    pub(super) call_permits: Semaphore,
+    /// One event per change of a pod, handled at once: the channel needs no bound.
+    events_tx: mpsc::UnboundedSender<PodEvent>,
 }
 
-/// What happens.
+/// An event of the cluster.
 #[derive(Debug)]
 pub(super) enum PodEvent {
-    /// A pod was made.
+    /// A pod was created.
     Created { id: LaunchId, at: Instant },
-    /// It was not, and will not be.
+    /// It could not be created.
     NotCreated { id: LaunchId, error: LaunchError },
-    /// These are all there were at a moment after this.
-    Listed { pods: Vec<Pod>, asked_at: Instant },
-    /// Something has happened to one.
+    /// All pods at some time after `requested_at`.
+    Listed {
+        pods: Vec<Pod>,
+        requested_at: Instant,
+    },
+    /// A pod has changed.
     Changed(WatchEvent),
-    /// What was over is removed, and can be told.
-    Cleared { id: LaunchId, news: WorkerEvent },
+    /// A pod that is over was deleted, so its end can be reported.
+    Deleted { id: LaunchId, event: WorkerEvent },
 }
 
 #[derive(Debug, Default)]
 struct PodRecord {
-    /// When it was launched here. Without that, another spawner has left it.
+    /// When it was launched here. `None`: it was adopted.
     launched_at: Option<Instant>,
-    /// When it was certain that it was there.
+    /// When it was certain to exist.
     created_at: Option<Instant>,
     runs_since: Option<Instant>,
     /// What it waits for.
     why: Option<String>,
     is_ready: bool,
     has_begun: bool,
-    /// How it was asked to leave, if it was.
+    /// The grace period of its deletion, if that was requested.
     asked: Option<GracePeriod>,
-    /// It is over, and being removed.
+    /// It is over, and is being deleted.
     is_over: bool,
 }
 
-/// How many seconds a pod may take to leave. `None` is as long as its spec says, for its worker to finish what it runs.
+/// Grace period of a deletion in seconds. `None` uses the one of the spec, so that the worker can
+/// finish its task.
 type GracePeriod = Option<u32>;
 
-const AT_A_TIME: usize = 8;
-/// How long the worker of a pod that runs may take to be registered. What is no worker, and does not end either, is not kept.
-const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long a worker may take to give back what it runs, when it is told a second time, and when the spawner will not wait any more.
-const GIVE_BACK: u32 = 20;
-const GIVE_BACK_NOW: u32 = 3;
-/// The least for which a node is waited for to say that nothing runs any more.
-const AT_ONCE: u32 = 1;
-/// For what does not run.
-const IS_OVER: u32 = 0;
+const MAX_PARALLEL_CALLS: usize = 8;
+/// How long the worker of a running pod may take to register. After that the pod is deleted.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Grace period for releasing a task, on the second stop request and when the spawner exits.
+const RELEASE_GRACE: u32 = 20;
+const RELEASE_GRACE_AT_EXIT: u32 = 3;
+/// Shortest grace period with which a node confirms that nothing runs any more.
+const SHORTEST_GRACE: u32 = 1;
+/// Grace period of a pod that does not run.
+const NO_GRACE: u32 = 0;
 
 impl KubernetesLauncher {
-    /// A launcher that has started nothing yet, and follows what pods of its class there are.
-    pub fn new(access: ClusterAccess, model: PodTemplate) -> Self {
-        let (tell, events) = mpsc::unbounded_channel();
-        let api = Api::new(access, (CLASS, model.class.as_str()));
-        let yard = Arc::new(PodState {
+    /// A launcher without workers, which watches the pods of its class.
+    pub fn new(access: ClusterAccess, template: PodTemplate) -> Self {
+        let (events_tx, events) = mpsc::unbounded_channel();
+        let api = Api::new(access, (CLASS, template.class.as_str()));
+        let state = Arc::new(PodState {
             api,
-            model,
-            turns: Semaphore::new(AT_A_TIME),
-            tell,
+            template,
+            call_permits: Semaphore::new(MAX_PARALLEL_CALLS),
+            events_tx,
         });
         let mut watching = JoinSet::new();
-        watching.spawn(watch::follow(Arc::clone(&yard)));
+        watching.spawn(watch::watch_pods(Arc::clone(&state)));
         Self {
-            yard,
-            members: HashMap::new(),
-            ours: HashSet::new(),
+            state,
+            pods: HashMap::new(),
+            own_ids: HashSet::new(),
             events,
-            news: VecDeque::new(),
+            worker_events: VecDeque::new(),
             _watching: watching,
         }
     }
 
-    // -- what happens
+    // -- events
 
-    fn heed(&mut self, event: PodEvent) {
+    fn handle_event(&mut self, event: PodEvent) {
         match event {
             PodEvent::Created { id, at } => {
-                if let Some(member) = self.members.get_mut(&id) {
-                    member.created_at = Some(at);
-                    if let Some(grace) = member.asked {
-                        self.yard.dismiss(&id, grace);
+                if let Some(record) = self.pods.get_mut(&id) {
+                    record.created_at = Some(at);
+                    if let Some(grace) = record.asked {
+                        self.state.delete_in_background(&id, grace);
                     }
                 }
             }
-            PodEvent::NotCreated { id, error } => self.leave(&id, WorkerEvent::Failed(error)),
-            PodEvent::Listed { pods, asked_at } => self.listed(pods, asked_at),
+            PodEvent::NotCreated { id, error } => self.report_end(&id, WorkerEvent::Failed(error)),
+            PodEvent::Listed { pods, requested_at } => self.handle_list(pods, requested_at),
             PodEvent::Changed(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => {
-                self.seen(&pod)
+                self.handle_pod(&pod)
             }
-            PodEvent::Changed(WatchEvent::Deleted(pod)) => self.removed(&pod),
+            PodEvent::Changed(WatchEvent::Deleted(pod)) => self.handle_deleted(&pod),
             PodEvent::Changed(WatchEvent::Bookmark(_) | WatchEvent::Error(_)) => {}
-            PodEvent::Cleared { id, news } => self.leave(&id, news),
+            PodEvent::Deleted { id, event } => self.report_end(&id, event),
         }
     }
 
-    /// Nothing more is told of it.
-    fn leave(&mut self, id: &LaunchId, news: WorkerEvent) {
-        if self.members.remove(id).is_some() {
-            self.news.push_back((id.clone(), news));
+    /// Reports the last event of a worker, and forgets it.
+    fn report_end(&mut self, id: &LaunchId, event: WorkerEvent) {
+        if self.pods.remove(id).is_some() {
+            self.worker_events.push_back((id.clone(), event));
         }
     }
 
-    fn listed(&mut self, pods: Vec<Pod>, asked_at: Instant) {
+    fn handle_list(&mut self, pods: Vec<Pod>, requested_at: Instant) {
         let there: HashSet<&str> = pods.iter().map(|pod| pod.metadata.name.as_str()).collect();
-        let is_missing = |id: &LaunchId, member: &PodRecord| {
-            !member.is_over
-                && member.created_at.is_some_and(|at| at < asked_at)
+        let is_missing = |id: &LaunchId, record: &PodRecord| {
+            !record.is_over
+                && record.created_at.is_some_and(|at| at < requested_at)
                 && !there.contains(id.as_str())
         };
         let missing = self
-            .members
+            .pods
             .iter()
-            .filter(|(id, member)| is_missing(id, member));
+            .filter(|(id, record)| is_missing(id, record));
         let missing: Vec<(LaunchId, ExitKind)> = missing
-            .map(|(id, member)| (id.clone(), member.left(ExitKind::Unknown)))
+            .map(|(id, record)| (id.clone(), record.exit_kind(ExitKind::Unknown)))
             .collect();
         for (id, gone) in missing {
-            self.leave(&id, WorkerEvent::Gone(gone));
+            self.report_end(&id, WorkerEvent::Exited(gone));
         }
-        pods.iter().for_each(|pod| self.seen(pod));
+        pods.iter().for_each(|pod| self.handle_pod(pod));
     }
 
-    fn seen(&mut self, pod: &Pod) {
+    fn handle_pod(&mut self, pod: &Pod) {
         let id = LaunchId::named(&pod.metadata.name);
-        let Some(member) = self.members.get_mut(&id) else {
+        let Some(record) = self.pods.get_mut(&id) else {
             if pod
                 .spawner()
-                .is_some_and(|spawner| self.ours.contains(&spawner))
+                .is_some_and(|spawner| self.own_ids.contains(&spawner))
                 && !pod.is_leaving()
             {
-                // Its launch was given up when no answer came, and it was made all the same.
-                self.yard.dismiss(&id, None);
+                // Its creation timed out here, but has succeeded.
+                self.state.delete_in_background(&id, None);
             }
             return;
         };
-        if member.is_over {
+        if record.is_over {
             return;
         }
-        match pod.fate() {
-            PodFate::Waits(why) => member.waits(&id, why),
-            PodFate::Runs => drop(member.runs_since.get_or_insert_with(Instant::now)),
-            PodFate::Stuck(error) => {
-                let error = member
+        match pod.phase() {
+            PodPhase::Waiting(why) => record.log_wait(&id, why),
+            PodPhase::Running => drop(record.runs_since.get_or_insert_with(Instant::now)),
+            PodPhase::Failed(error) => {
+                let error = record
                     .why
                     .as_ref()
                     .map_or(error.clone(), |why| error.with(why));
-                self.clear(&id, WorkerEvent::Failed(error), AT_ONCE);
+                self.delete_finished(&id, WorkerEvent::Failed(error), SHORTEST_GRACE);
             }
-            PodFate::Over(over) => {
-                let gone = self.hear(&id, over);
-                self.clear(&id, WorkerEvent::Gone(gone), IS_OVER);
+            PodPhase::Ended(over) => {
+                let gone = self.read_exit(&id, over);
+                self.delete_finished(&id, WorkerEvent::Exited(gone), NO_GRACE);
             }
         }
     }
 
-    fn removed(&mut self, pod: &Pod) {
+    fn handle_deleted(&mut self, pod: &Pod) {
         let id = LaunchId::named(&pod.metadata.name);
-        let Some(member) = self.members.get(&id).filter(|member| !member.is_over) else {
+        let Some(record) = self.pods.get(&id).filter(|record| !record.is_over) else {
             return;
         };
-        let gone = match pod.fate() {
-            PodFate::Over(over) => self.hear(&id, over),
-            _ => member.left(ExitKind::Unknown),
+        let gone = match pod.phase() {
+            PodPhase::Ended(over) => self.read_exit(&id, over),
+            _ => record.exit_kind(ExitKind::Unknown),
         };
-        self.leave(&id, WorkerEvent::Gone(gone));
+        self.report_end(&id, WorkerEvent::Exited(gone));
     }
 
-    /// What its worker has left word of, as far as it was not seen already. Returns how it ended.
-    fn hear(&mut self, id: &LaunchId, PodExit { gone, word }: PodExit) -> ExitKind {
-        let Some(member) = self.members.get_mut(id) else {
-            return gone;
+    /// Reports what the termination message adds, and returns how the worker ended.
+    fn read_exit(&mut self, id: &LaunchId, PodExit { exit, message }: PodExit) -> ExitKind {
+        let Some(record) = self.pods.get_mut(id) else {
+            return exit;
         };
-        match word {
-            TerminationMessage::Worked { tid, begun } => self
-                .news
-                .extend(member.is_at(tid, begun).map(|news| (id.clone(), news))),
-            TerminationMessage::Else(said) if !said.is_empty() => {
-                tracing::warn!(worker = %id, said, "what a pod said last");
+        match message {
+            TerminationMessage::Worker { tid, begun } => self.worker_events.extend(
+                record
+                    .record_worker(tid, begun)
+                    .map(|event| (id.clone(), event)),
+            ),
+            TerminationMessage::Other(said) if !said.is_empty() => {
+                tracing::warn!(worker = %id, said, "last message of a pod");
             }
-            TerminationMessage::Else(_) => {}
+            TerminationMessage::Other(_) => {}
         }
-        member.left(gone)
+        record.exit_kind(exit)
     }
 
-    /// Removes what is over before that is told: a spawner that leaves then leaves nothing behind.
-    fn clear(&mut self, id: &LaunchId, news: WorkerEvent, grace: u32) {
-        let Some(member) = self.members.get_mut(id) else {
+    /// Deletes a finished pod before its end is reported, so that a spawner that exits leaves no
+    /// pods.
+    fn delete_finished(&mut self, id: &LaunchId, event: WorkerEvent, grace: u32) {
+        let Some(record) = self.pods.get_mut(id) else {
             return;
         };
-        member.is_over = true;
-        let (yard, id) = (Arc::clone(&self.yard), id.clone());
-        // It ends when the pod is removed, or with the process.
+        record.is_over = true;
+        let (state, id) = (Arc::clone(&self.state), id.clone());
+        // Ends when the pod is deleted, or with the process.
         tokio::spawn(async move {
-            remove(&yard, &id, Some(grace)).await;
-            yard.tell(PodEvent::Cleared { id, news });
+            remove(&state, &id, Some(grace)).await;
+            state.send_event(PodEvent::Deleted { id, event });
         });
     }
 
-    // -- what does not happen
+    // -- deadlines
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.members
+        self.pods
             .values()
-            .filter_map(|member| member.runs_by(&self.yard.model))
+            .filter_map(|record| record.start_deadline(&self.state.template))
             .min()
     }
 
-    fn give_up(&mut self, now: Instant, deadline: fn(&PodRecord, &PodTemplate) -> Option<Instant>) {
-        let model = &self.yard.model;
+    fn fail_late(
+        &mut self,
+        now: Instant,
+        deadline: fn(&PodRecord, &PodTemplate) -> Option<Instant>,
+    ) {
+        let template = &self.state.template;
         let late = self
-            .members
+            .pods
             .iter()
-            .filter(|(_, member)| deadline(member, model).is_some_and(|by| by <= now));
+            .filter(|(_, record)| deadline(record, template).is_some_and(|by| by <= now));
         let late: Vec<(LaunchId, LaunchError)> = late
-            .map(|(id, member)| (id.clone(), member.too_late(model)))
+            .map(|(id, record)| (id.clone(), record.timeout_error(template)))
             .collect();
         for (id, error) in late {
-            self.clear(&id, WorkerEvent::Failed(error), AT_ONCE);
+            self.delete_finished(&id, WorkerEvent::Failed(error), SHORTEST_GRACE);
         }
     }
 }
 
 impl PodState {
-    pub(super) fn tell(&self, event: PodEvent) {
-        // Refused only when the launcher is gone.
-        let _ = self.tell.send(event);
+    pub(super) fn send_event(&self, event: PodEvent) {
+        // Fails only if the launcher is gone.
+        let _ = self.events_tx.send(event);
     }
 
-    fn dismiss(self: &Arc<Self>, id: &LaunchId, grace: GracePeriod) {
-        let (yard, id) = (Arc::clone(self), id.clone());
-        // It ends when the server has taken note, or with the process.
-        tokio::spawn(async move { remove(&yard, &id, grace).await });
+    fn delete_in_background(self: &Arc<Self>, id: &LaunchId, grace: GracePeriod) {
+        let (state, id) = (Arc::clone(self), id.clone());
+        // Ends when the server has accepted it, or with the process.
+        tokio::spawn(async move { remove(&state, &id, grace).await });
     }
 }
 
 impl PodRecord {
-    /// Its worker is known by this id, and has a task or not. Returns what of that is new.
-    fn is_at(&mut self, tid: Tid, begun: bool) -> impl Iterator<Item = WorkerEvent> + use<> {
+    /// Records the worker's id and whether it has a task, and returns new events.
+    fn record_worker(
+        &mut self,
+        tid: Tid,
+        begun: bool,
+    ) -> impl Iterator<Item = WorkerEvent> + use<> {
         let ready =
             (!std::mem::replace(&mut self.is_ready, true)).then_some(WorkerEvent::Ready(tid));
-        let begun =
-            (begun && !std::mem::replace(&mut self.has_begun, true)).then_some(WorkerEvent::Begun);
+        let begun = (begun && !std::mem::replace(&mut self.has_begun, true))
+            .then_some(WorkerEvent::TaskClaimed);
         [ready, begun].into_iter().flatten()
     }
 
-    /// Whether it would not feel that it is asked to leave in time: a worker feels no SIGTERM before it is ready, and a node sends but one.
-    fn is_deaf(&self) -> bool {
+    /// Whether a deletion would not stop it in time: a worker handles SIGTERM only when it is
+    /// ready, and a node sends it once.
+    fn ignores_sigterm(&self) -> bool {
         self.runs_since.is_some() && !self.is_ready && self.asked == Some(None)
     }
 
-    fn waits(&mut self, pod: &LaunchId, why: Option<String>) {
+    fn log_wait(&mut self, pod: &LaunchId, why: Option<String>) {
         if let Some(why) = why
             && self.why.as_ref() != Some(&why)
         {
-            tracing::warn!(%pod, why, "a pod waits");
+            tracing::warn!(%pod, why, "a pod is waiting");
             self.why = Some(why);
         }
     }
 
-    /// How it ended, as it is told: one that was asked to leave before it was a worker has done so.
-    fn left(&self, gone: ExitKind) -> ExitKind {
+    /// How it ended, as reported. A worker that was stopped before it was ready has ended as
+    /// requested.
+    fn exit_kind(&self, exit: ExitKind) -> ExitKind {
         if self.asked.is_some() && !self.is_ready {
             ExitKind::Code(0)
         } else {
-            gone
+            exit
         }
     }
 
-    /// By when it has to run. What another has left is watched by the registry.
-    fn runs_by(&self, model: &PodTemplate) -> Option<Instant> {
+    /// When it must run. Adopted pods are checked by the registry instead.
+    fn start_deadline(&self, template: &PodTemplate) -> Option<Instant> {
         let waits = self.created_at.is_some() && self.runs_since.is_none() && !self.is_over;
         self.launched_at
             .filter(|_| waits)
-            .map(|at| at + model.start_within)
+            .map(|at| at + template.start_within)
     }
 
-    /// By when the registry has to show it. That counts only when somebody looks: nobody does while the broker is away.
-    fn ready_by(&self, _: &PodTemplate) -> Option<Instant> {
+    /// When it must be registered. This is checked only when the registry is read, which it is not
+    /// while the broker is away.
+    fn ready_deadline(&self, _: &PodTemplate) -> Option<Instant> {
         let is_awaited = self.launched_at.is_some() && !self.is_ready && !self.is_over;
         self.runs_since
             .filter(|_| is_awaited)
-            .map(|since| since + READY_WITHIN)
+            .map(|since| since + READY_TIMEOUT)
     }
 
-    fn too_late(&self, model: &PodTemplate) -> LaunchError {
+    fn timeout_error(&self, template: &PodTemplate) -> LaunchError {
         if self.runs_since.is_some() {
-            let (image, secs) = (&model.image, READY_WITHIN.as_secs());
+            let (image, secs) = (&template.image, READY_TIMEOUT.as_secs());
             let reason = format!(
-                "a pod of the image '{image}' was no worker within {secs} s: is its entrypoint this program, and does it reach the broker?"
+                "a pod of the image '{image}' registered no worker within {secs} s: check that its entrypoint is this program, and that it reaches the broker"
             );
             return LaunchError::new(LaunchFailure::Image, reason);
         }
-        let secs = model.start_within.as_secs();
-        let why = self.why.as_deref().unwrap_or("its node has not begun");
+        let secs = template.start_within.as_secs();
+        let why = self.why.as_deref().unwrap_or("its node has not started it");
         LaunchError::new(
             LaunchFailure::ResourcesExhausted,
             format!("a pod did not run within {secs} s: {why}"),
@@ -353,48 +371,48 @@ impl PodRecord {
 #[async_trait]
 impl Launcher for KubernetesLauncher {
     async fn launch(&mut self, spawner: Tid) -> Result<LaunchId, LaunchError> {
-        let id = self.yard.model.class.new_id();
-        self.ours.insert(spawner);
-        let member = PodRecord {
+        let id = self.state.template.class.new_id();
+        self.own_ids.insert(spawner);
+        let record = PodRecord {
             launched_at: Some(Instant::now()),
             ..PodRecord::default()
         };
-        self.members.insert(id.clone(), member);
-        // It ends when the pod is made, or cannot be.
-        tokio::spawn(create(Arc::clone(&self.yard), id.clone(), spawner));
+        self.pods.insert(id.clone(), record);
+        // Ends when the pod is created, or cannot be.
+        tokio::spawn(create(Arc::clone(&self.state), id.clone(), spawner));
         Ok(id)
     }
 
     fn recognise(&self, info: &WorkerInfo) -> Option<LaunchId> {
-        self.yard
-            .model
+        self.state
+            .template
             .class
-            .has(&info.host)
+            .matches(&info.host)
             .then(|| LaunchId::named(&info.host))
     }
 
-    fn look_at(&mut self, registry: &[WorkerEntry]) {
+    fn observe_registry(&mut self, registry: &[WorkerEntry]) {
         for entry in registry {
             let id = LaunchId::named(&entry.info.host);
-            let Some(member) = self.members.get_mut(&id) else {
+            let Some(record) = self.pods.get_mut(&id) else {
                 continue;
             };
-            let was_deaf = member.is_deaf();
-            self.news.extend(
-                member
-                    .is_at(entry.tid, is_busy(entry))
-                    .map(|news| (id.clone(), news)),
+            let ignored_sigterm = record.ignores_sigterm();
+            self.worker_events.extend(
+                record
+                    .record_worker(entry.tid, is_busy(entry))
+                    .map(|event| (id.clone(), event)),
             );
-            if let Some(grace) = member.asked.filter(|_| was_deaf) {
-                self.yard.dismiss(&id, grace);
+            if let Some(grace) = record.asked.filter(|_| ignored_sigterm) {
+                self.state.delete_in_background(&id, grace);
             }
         }
-        self.give_up(Instant::now(), PodRecord::ready_by);
+        self.fail_late(Instant::now(), PodRecord::ready_deadline);
     }
 
-    async fn inherit(&mut self, alive: &[Tid]) -> Result<Vec<LaunchId>, LaunchError> {
+    async fn adopt(&mut self, alive: &[Tid]) -> Result<Vec<LaunchId>, LaunchError> {
         let listing = self
-            .yard
+            .state
             .api
             .list()
             .await
@@ -402,33 +420,34 @@ impl Launcher for KubernetesLauncher {
         let mut taken = Vec::new();
         for pod in listing.pods {
             let id = LaunchId::named(&pod.metadata.name);
-            let is_alive = |spawner: Tid| alive.contains(&spawner) || self.ours.contains(&spawner);
-            // Labels can be put on anything.
-            let is_ours = self.yard.model.class.has(id.as_str());
-            if !is_ours || self.members.contains_key(&id) || pod.spawner().is_some_and(is_alive) {
+            let is_alive =
+                |spawner: Tid| alive.contains(&spawner) || self.own_ids.contains(&spawner);
+            // Anyone can set labels.
+            let is_ours = self.state.template.class.matches(id.as_str());
+            if !is_ours || self.pods.contains_key(&id) || pod.spawner().is_some_and(is_alive) {
                 continue;
             }
-            if let PodFate::Stuck(_) | PodFate::Over(_) = pod.fate() {
-                // It ended while nobody was there: nobody waits to be told.
-                tracing::info!(pod = %id, "removed a pod that another spawner has left");
-                self.yard.dismiss(&id, Some(IS_OVER));
+            if let PodPhase::Failed(_) | PodPhase::Ended(_) = pod.phase() {
+                // It ended unwatched, so there is nothing to report.
+                tracing::info!(pod = %id, "deleted a pod of a dead spawner");
+                self.state.delete_in_background(&id, Some(NO_GRACE));
                 continue;
             }
-            let member = PodRecord {
+            let record = PodRecord {
                 created_at: Some(Instant::now()),
                 ..PodRecord::default()
             };
-            self.members.insert(id.clone(), member);
-            self.seen(&pod);
+            self.pods.insert(id.clone(), record);
+            self.handle_pod(&pod);
             taken.push(id);
         }
         Ok(taken)
     }
 
-    async fn next(&mut self) -> (LaunchId, WorkerEvent) {
+    async fn next_event(&mut self) -> (LaunchId, WorkerEvent) {
         loop {
-            if let Some(news) = self.news.pop_front() {
-                return news;
+            if let Some(event) = self.worker_events.pop_front() {
+                return event;
             }
             let deadline = self.next_deadline();
             let late = async {
@@ -438,39 +457,36 @@ impl Launcher for KubernetesLauncher {
                 }
             };
             tokio::select! {
-                event = self.events.recv() => self.heed(event.expect("the other end is ours")),
-                () = late => self.give_up(Instant::now(), PodRecord::runs_by),
+                event = self.events.recv() => self.handle_event(event.expect("the other end is own_ids")),
+                () = late => self.fail_late(Instant::now(), PodRecord::start_deadline),
             }
         }
     }
 
-    fn tell(&mut self, what: BroadcastCommand) {
-        for (id, member) in self
-            .members
-            .iter_mut()
-            .filter(|(_, member)| !member.is_over)
-        {
-            let grace = match what {
-                // A node passes on one SIGTERM, and another when it is given less time.
-                BroadcastCommand::Stop if member.asked.is_none() && member.runs_since.is_some() => {
+    fn broadcast(&mut self, command: BroadcastCommand) {
+        for (id, record) in self.pods.iter_mut().filter(|(_, record)| !record.is_over) {
+            let grace = match command {
+                // A node sends one SIGTERM, and another when the grace period is shortened.
+                BroadcastCommand::Stop if record.asked.is_none() && record.runs_since.is_some() => {
                     None
                 }
-                BroadcastCommand::Stop => Some(GIVE_BACK),
-                BroadcastCommand::GiveBack => Some(GIVE_BACK_NOW),
-                BroadcastCommand::Kill => Some(AT_ONCE),
+                BroadcastCommand::Stop => Some(RELEASE_GRACE),
+                BroadcastCommand::Release => Some(RELEASE_GRACE_AT_EXIT),
+                BroadcastCommand::Kill => Some(SHORTEST_GRACE),
             };
-            member.asked = Some(grace);
-            // One that is not there yet is told when it is, and one that is deaf when it is not any more.
-            if member.created_at.is_some() && !member.is_deaf() {
-                self.yard.dismiss(id, grace);
+            record.asked = Some(grace);
+            // A pod that does not exist yet is deleted when it does, one that cannot handle SIGTERM
+            // when it can.
+            if record.created_at.is_some() && !record.ignores_sigterm() {
+                self.state.delete_in_background(id, grace);
             }
         }
     }
 
     fn discard(&mut self, id: &LaunchId) {
-        if let Some(member) = self.members.get_mut(id).filter(|member| !member.is_over) {
-            member.asked = Some(Some(AT_ONCE));
-            self.yard.dismiss(id, Some(AT_ONCE));
+        if let Some(record) = self.pods.get_mut(id).filter(|record| !record.is_over) {
+            record.asked = Some(Some(SHORTEST_GRACE));
+            self.state.delete_in_background(id, Some(SHORTEST_GRACE));
         }
     }
 }
@@ -484,11 +500,11 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        super::{super::ClusterConfig, template::tests::model},
+        super::{super::ClusterConfig, template::tests::sample_template},
         *,
     };
 
-    /// A launcher whose API server is not there.
+    /// A launcher whose API server does not exist.
     fn pods() -> KubernetesLauncher {
         let cluster = ClusterConfig {
             server: Some("http://127.0.0.1:9".into()),
@@ -496,7 +512,7 @@ mod tests {
         };
         KubernetesLauncher::new(
             ClusterAccess::find(&cluster, Path::new("/")).unwrap(),
-            model(),
+            sample_template(),
         )
     }
 
@@ -532,76 +548,79 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_list_lacks_is_gone_if_it_was_there_before_that_was_asked_for() {
+    async fn a_pod_missing_from_a_list_is_gone_if_it_existed_before() {
         let mut pods = pods();
         let (old, new) = (
             pods.launch(tid(1)).await.unwrap(),
             pods.launch(tid(1)).await.unwrap(),
         );
         let unmade = pods.launch(tid(1)).await.unwrap();
-        let asked_at = Instant::now() + Duration::from_secs(1);
-        pods.heed(PodEvent::Created {
+        let requested_at = Instant::now() + Duration::from_secs(1);
+        pods.handle_event(PodEvent::Created {
             id: old.clone(),
-            at: asked_at - Duration::from_millis(1),
+            at: requested_at - Duration::from_millis(1),
         });
-        pods.heed(PodEvent::Created {
+        pods.handle_event(PodEvent::Created {
             id: new.clone(),
-            at: asked_at + Duration::from_millis(1),
+            at: requested_at + Duration::from_millis(1),
         });
-        pods.heed(PodEvent::Listed {
+        pods.handle_event(PodEvent::Listed {
             pods: Vec::new(),
-            asked_at,
+            requested_at,
         });
-        assert_eq!(pods.news, [(old, WorkerEvent::Gone(ExitKind::Unknown))]);
-        assert!(pods.members.contains_key(&new) && pods.members.contains_key(&unmade));
+        assert_eq!(
+            pods.worker_events,
+            [(old, WorkerEvent::Exited(ExitKind::Unknown))]
+        );
+        assert!(pods.pods.contains_key(&new) && pods.pods.contains_key(&unmade));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_runs_and_is_no_worker_is_given_up_when_the_registry_does_not_show_it() {
+    async fn gives_up_a_running_pod_that_does_not_register() {
         let mut pods = pods();
         let (one, two) = (
             pods.launch(tid(1)).await.unwrap(),
             pods.launch(tid(1)).await.unwrap(),
         );
         for id in [&one, &two] {
-            pods.heed(PodEvent::Created {
+            pods.handle_event(PodEvent::Created {
                 id: id.clone(),
                 at: Instant::now(),
             });
             let state = json!({ "running": {} });
             let status = json!({ "phase": "Running", "containerStatuses": [{ "name": "worker", "state": state }] });
             let pod = json!({ "metadata": { "name": id.as_str() }, "status": status });
-            pods.heed(PodEvent::Changed(WatchEvent::Modified(
+            pods.handle_event(PodEvent::Changed(WatchEvent::Modified(
                 serde_json::from_value(pod).unwrap(),
             )));
         }
-        assert_eq!(pods.next_deadline(), None, "nobody has looked");
-        tokio::time::advance(READY_WITHIN).await;
-        pods.look_at(&[entry(one.as_str(), 0.0)]);
-        assert!(!pods.members[&one].is_over && pods.members[&two].is_over);
+        assert_eq!(pods.next_deadline(), None, "the registry was not read");
+        tokio::time::advance(READY_TIMEOUT).await;
+        pods.observe_registry(&[entry(one.as_str(), 0.0)]);
+        assert!(!pods.pods[&one].is_over && pods.pods[&two].is_over);
     }
 
     #[tokio::test]
-    async fn one_that_runs_is_asked_to_leave_when_it_can_hear_it() {
+    async fn stops_a_running_pod_when_it_can_handle_the_signal() {
         let mut pods = pods();
         let (runs, waits) = (
             pods.launch(tid(1)).await.unwrap(),
             pods.launch(tid(1)).await.unwrap(),
         );
-        pods.members.get_mut(&runs).unwrap().runs_since = Some(Instant::now());
-        pods.tell(BroadcastCommand::Stop);
-        assert!(pods.members[&runs].is_deaf() && !pods.members[&waits].is_deaf());
+        pods.pods.get_mut(&runs).unwrap().runs_since = Some(Instant::now());
+        pods.broadcast(BroadcastCommand::Stop);
+        assert!(pods.pods[&runs].ignores_sigterm() && !pods.pods[&waits].ignores_sigterm());
         assert!(
-            pods.members[&waits].asked == Some(Some(GIVE_BACK)),
+            pods.pods[&waits].asked == Some(Some(RELEASE_GRACE)),
             "it has no task yet"
         );
-        pods.look_at(&[entry(runs.as_str(), 1.0)]);
-        assert!(!pods.members[&runs].is_deaf());
-        assert!(pods.members[&runs].asked == Some(None), "it has one");
+        pods.observe_registry(&[entry(runs.as_str(), 1.0)]);
+        assert!(!pods.pods[&runs].ignores_sigterm());
+        assert!(pods.pods[&runs].asked == Some(None), "it has one");
     }
 
     #[tokio::test]
-    async fn what_the_registry_shows_and_the_last_word_says_is_told_once() {
+    async fn reports_registry_and_termination_message_once() {
         let mut pods = pods();
         let (one, two) = (
             pods.launch(tid(1)).await.unwrap(),
@@ -612,26 +631,26 @@ mod tests {
             Some(one.clone())
         );
         for load in [0.0, 0.0, 1.0, 1.0] {
-            pods.look_at(&[entry(one.as_str(), load), entry("elsewhere", load)]);
+            pods.observe_registry(&[entry(one.as_str(), load), entry("elsewhere", load)]);
         }
-        pods.heed(PodEvent::Changed(WatchEvent::Deleted(ended(
+        pods.handle_event(PodEvent::Changed(WatchEvent::Deleted(ended(
             one.as_str(),
             &format!("{}\nbegun\n", tid(7)),
         ))));
-        // It came and went between two looks.
-        pods.heed(PodEvent::Changed(WatchEvent::Deleted(ended(
+        // It started and ended between two reads.
+        pods.handle_event(PodEvent::Changed(WatchEvent::Deleted(ended(
             two.as_str(),
             &format!("{}\nbegun\n", tid(8)),
         ))));
         let expected = [
             (one.clone(), WorkerEvent::Ready(tid(7))),
-            (one.clone(), WorkerEvent::Begun),
-            (one, WorkerEvent::Gone(ExitKind::Code(0))),
+            (one.clone(), WorkerEvent::TaskClaimed),
+            (one, WorkerEvent::Exited(ExitKind::Code(0))),
             (two.clone(), WorkerEvent::Ready(tid(8))),
-            (two.clone(), WorkerEvent::Begun),
-            (two, WorkerEvent::Gone(ExitKind::Code(0))),
+            (two.clone(), WorkerEvent::TaskClaimed),
+            (two, WorkerEvent::Exited(ExitKind::Code(0))),
         ];
-        assert_eq!(pods.news, expected);
-        assert!(pods.members.is_empty());
+        assert_eq!(pods.worker_events, expected);
+        assert!(pods.pods.is_empty());
     }
 }

@@ -1,17 +1,18 @@
-//! The launcher whose workers are pods of a Kubernetes cluster.
+//! The launcher for workers in pods of a Kubernetes cluster.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `template.rs`, `overlay.rs` | **what a pod may do**: from a model to a pod; what the user lays over it. Pure |
-//! | `pod.rs` | what the API says of a pod, and what that means. Pure |
-//! | `access.rs` | where the API server is, and whom it takes us for |
-//! | `http.rs`, `api.rs`, `fault.rs` | one request; the four calls that are needed; what their failures mean |
-//! | `create.rs`, `watch.rs` | making a pod, removing one; following all of a class |
-//! | `pods.rs` | the launcher: what is known of each pod, and what is told of it |
+//! | `template.rs`, `overlay.rs` | the pods that are created; the user's file that is merged into them. Pure |
+//! | `pod.rs` | what the API reports about a pod, and what that means. Pure |
+//! | `access.rs` | address of the API server, and the credentials for it |
+//! | `http.rs`, `api.rs`, `error.rs` | one request; the four calls; what their failures mean |
+//! | `create.rs`, `watch.rs` | creating and deleting a pod; watching all pods of a class |
+//! | `launcher.rs` | the launcher: what is known of each pod, and the events about it |
 //!
-//! Of the API four verbs on pods are used: create, list, watch and delete. A worker says nothing to the launcher while it lives: that it is
-//! registered and has its task is seen in the registry, which the spawner looks at anyway. What it had to say is in its pod's termination
-//! message when it ends, so that nothing is missed of one that lived between two looks.
+//! Four verbs on pods are used: create, list, watch and delete. A worker does not report to the
+//! launcher while it lives: the registry, which the spawner reads anyway, shows that it is
+//! registered and has a task. Its pod's termination message repeats that, so nothing is missed of a
+//! pod that lived between two reads.
 
 mod access;
 mod api;

@@ -1,4 +1,4 @@
-//! What the user lays over the pods that we make: a part of a pod, in YAML or JSON. Pure.
+//! `PodOverlay`: the user's part of a pod, in YAML or JSON, which is merged into each pod. Pure.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodOverlay(Value);
 
-/// What a pod is known by, and what its worker is known by: neither may be another.
+/// Fields that identify a pod and its worker, which an overlay may not set.
 const OURS: [&str; 7] = [
     "/metadata/name",
     "/metadata/generateName",
@@ -16,13 +16,13 @@ const OURS: [&str; 7] = [
     "/spec/setHostnameAsFQDN",
     "/spec/restartPolicy",
 ];
-/// How much of a pod there can be.
-const LONGEST: usize = 256 << 10;
+/// Most bytes of an overlay.
+const MAX_BYTES: usize = 256 << 10;
 
 impl PodOverlay {
-    /// Reads a file.
+    /// Parses a file.
     pub fn read(text: &str) -> Result<Self, String> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_BYTES {
             return Err("it is too long for a part of a pod".into());
         }
         let part: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
@@ -31,9 +31,7 @@ impl PodOverlay {
         }
         for (key, must) in [("apiVersion", "v1"), ("kind", "Pod")] {
             if part.get(key).is_some_and(|value| value != must) {
-                return Err(format!(
-                    "at '{key}': it is laid over a Pod of v1, and is another thing"
-                ));
+                return Err(format!("at '{key}': the file must describe a Pod of v1"));
             }
         }
         if !part.is_object()
@@ -41,14 +39,12 @@ impl PodOverlay {
                 .iter()
                 .any(|key| part.get(key).is_some_and(|it| !it.is_object()))
         {
-            return Err(
-                "it is not a part of a pod: there is no mapping of metadata and spec".into(),
-            );
+            return Err("it is no part of a pod: give a mapping with metadata and spec".into());
         }
         if let Some(path) = OURS.iter().find(|path| part.pointer(path).is_some()) {
             let path = path.trim_start_matches('/').replace('/', ".");
             return Err(format!(
-                "at '{path}': it is not for a template to say, for workers are found by what we say"
+                "at '{path}': a template may not set this, because workers are found by it"
             ));
         }
         for list in ["containers", "initContainers", "volumes"] {
@@ -59,17 +55,17 @@ impl PodOverlay {
                     .is_some_and(|items| items.iter().all(has_name))
             }) {
                 return Err(format!(
-                    "at 'spec.{list}': it is not a list of things with names; ours is 'worker'"
+                    "at 'spec.{list}': it must be a list of items with names; own_ids is 'worker'"
                 ));
             }
         }
         Ok(Self(part))
     }
 
-    /// Lays it over a pod.
-    pub(super) fn over(&self, pod: &mut Value) {
+    /// Merges the overlay into a pod.
+    pub(super) fn apply_to(&self, pod: &mut Value) {
         if !self.0.is_null() {
-            lay(pod, &self.0, "");
+            merge(pod, &self.0, "");
         }
     }
 }
@@ -78,17 +74,18 @@ fn has_name(item: &Value) -> bool {
     item.get("name").is_some_and(Value::is_string)
 }
 
-/// Mappings are laid over mappings, lists of things with names over those by their names; `null` takes away; all else is replaced.
-fn lay(below: &mut Value, above: &Value, key: &str) {
+/// Merges mappings with mappings, and lists of named items by name. `null` removes a value, and
+/// anything else replaces it.
+fn merge(below: &mut Value, above: &Value, key: &str) {
     match (below, above) {
-        (Value::Object(below), Value::Object(above)) => lay_map(below, above),
-        (Value::Array(below), Value::Array(above)) if identity(key, above).is_some() => {
-            let by = identity(key, above).expect("just seen");
+        (Value::Object(below), Value::Object(above)) => merge_map(below, above),
+        (Value::Array(below), Value::Array(above)) if item_key(key, above).is_some() => {
+            let by = item_key(key, above).expect("just seen");
             for item in above {
                 match below.iter_mut().find(|other| other.get(by) == item.get(by)) {
-                    // Of a variable either the value is said or where it is from: the two are not mixed.
+                    // A variable has either a value or a source. They must not be mixed.
                     Some(other) if key == "env" => *other = item.clone(),
-                    Some(other) => lay(other, item, ""),
+                    Some(other) => merge(other, item, ""),
                     None => below.push(item.clone()),
                 }
             }
@@ -97,18 +94,18 @@ fn lay(below: &mut Value, above: &Value, key: &str) {
     }
 }
 
-fn lay_map(below: &mut Map<String, Value>, above: &Map<String, Value>) {
+fn merge_map(below: &mut Map<String, Value>, above: &Map<String, Value>) {
     for (key, value) in above {
         match below.get_mut(key) {
             _ if value.is_null() => drop(below.remove(key)),
-            Some(old) => lay(old, value, key),
+            Some(old) => merge(old, value, key),
             None => drop(below.insert(key.clone(), value.clone())),
         }
     }
 }
 
-/// What tells the items of this list apart, if anything does.
-fn identity(key: &str, items: &[Value]) -> Option<&'static str> {
+/// The key that identifies items of this list, if any.
+fn item_key(key: &str, items: &[Value]) -> Option<&'static str> {
     match key {
         "volumeMounts" => Some("mountPath"),
         _ if !items.is_empty() && items.iter().all(has_name) => Some("name"),
@@ -138,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_laid_over_what_has_the_same_name() {
+    fn merges_items_by_name() {
         let overlay = "
 metadata:
   labels: {team: ml}
@@ -159,7 +156,7 @@ spec:
   - {name: sidecar, image: proxy}
 ";
         let mut pod = pod();
-        PodOverlay::read(overlay).unwrap().over(&mut pod);
+        PodOverlay::read(overlay).unwrap().apply_to(&mut pod);
         let worker = &pod["spec"]["containers"][0];
         assert_eq!(pod["metadata"]["labels"], json!({ "a": "1", "team": "ml" }));
         assert_eq!(pod["spec"]["nodeSelector"]["gpu"], "true");
@@ -183,26 +180,26 @@ spec:
     }
 
     #[test]
-    fn json_will_do_and_nothing_is_nothing() {
+    fn accepts_json_and_empty_files() {
         let mut laid = pod();
         PodOverlay::read(r#"{"kind": "Pod", "apiVersion": "v1", "spec": {"priority": 7}}"#)
             .unwrap()
-            .over(&mut laid);
+            .apply_to(&mut laid);
         assert_eq!(laid["spec"]["priority"], 7);
         let mut laid = pod();
-        PodOverlay::read("# all is as it should be\n")
+        PodOverlay::read("# nothing to change\n")
             .unwrap()
-            .over(&mut laid);
+            .apply_to(&mut laid);
         assert_eq!(laid, pod());
     }
 
     #[test]
-    fn what_is_no_part_of_a_pod_is_refused() {
+    fn refuses_files_that_are_no_part_of_a_pod() {
         for (text, words) in [
             ("a: [", ""),
-            ("just words", "mapping of metadata and spec"),
+            ("just words", "mapping with metadata and spec"),
             ("kind: Deployment", "at 'kind'"),
-            ("spec: []", "mapping of metadata and spec"),
+            ("spec: []", "mapping with metadata and spec"),
             ("spec: {hostNetwork: true}", "at 'spec.hostNetwork'"),
             ("metadata: {name: mine}", "at 'metadata.name'"),
             ("spec: {restartPolicy: Always}", "at 'spec.restartPolicy'"),
@@ -216,9 +213,9 @@ spec:
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_the_reader_panic(text: String) {
+        fn the_parser_never_panics(text: String) {
             if let Ok(overlay) = PodOverlay::read(&text) {
-                overlay.over(&mut pod());
+                overlay.apply_to(&mut pod());
             }
         }
     }

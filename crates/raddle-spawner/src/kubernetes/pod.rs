@@ -1,4 +1,4 @@
-//! What the API says of a pod, and what that means. Pure.
+//! `Pod`: what the API reports about a pod, and what that means. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use raddle_container::{ExitKind, LaunchError, LaunchFailure, one_line};
 
 use super::{super::class::SPAWNER, template::WORKER};
 
-/// A pod, as far as it matters here. Everything may be missing.
+/// The fields of a pod that matter here. All are optional.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Pod {
@@ -76,46 +76,46 @@ struct ContainerTerminated {
     message: String,
 }
 
-/// What has become of a pod.
+/// The state of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PodFate {
-    /// It is on its way, and this is what it waits for, if that is worth a word.
-    Waits(Option<String>),
-    Runs,
-    /// It will never be a worker.
-    Stuck(LaunchError),
-    Over(PodExit),
+pub(super) enum PodPhase {
+    /// It is starting. The text says what it waits for, if that is worth logging.
+    Waiting(Option<String>),
+    Running,
+    /// It will never become a worker.
+    Failed(LaunchError),
+    Ended(PodExit),
 }
 
 /// How a pod ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodExit {
-    pub(super) gone: ExitKind,
-    /// What its worker has left word of.
-    pub(super) word: TerminationMessage,
+    pub(super) exit: ExitKind,
+    /// The termination message of its worker.
+    pub(super) message: TerminationMessage,
 }
 
-/// What a worker has left word of.
+/// The termination message of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TerminationMessage {
-    /// That it was registered, and whether it had a task.
-    Worked { tid: Tid, begun: bool },
-    /// It was not registered, or nobody knows; and what it said last.
-    Else(String),
+    /// It was registered, and whether it had a task.
+    Worker { tid: Tid, begun: bool },
+    /// It was not registered, as far as known. The text is its last output.
+    Other(String),
 }
 
 impl Pod {
-    /// The spawner that has made it.
+    /// The spawner that created it.
     pub(super) fn spawner(&self) -> Option<Tid> {
         self.metadata.labels.get(SPAWNER)?.parse().ok()
     }
 
-    /// Whether it was told to leave, by whomever.
+    /// Whether it is being deleted.
     pub(super) fn is_leaving(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    pub(super) fn fate(&self) -> PodFate {
+    pub(super) fn phase(&self) -> PodPhase {
         let PodStatus {
             phase,
             reason,
@@ -135,30 +135,30 @@ impl Pod {
         }) = worker.and_then(|worker| worker.state.terminated.as_ref())
         {
             return match reason.as_str() {
-                "StartError" | "ContainerCannotRun" => PodFate::Stuck(no_worker(worker, message)),
-                _ => PodFate::Over(PodExit {
-                    gone: ended(*exit_code, reason, is_put_out),
-                    word: TerminationMessage::of(message),
+                "StartError" | "ContainerCannotRun" => PodPhase::Failed(no_worker(worker, message)),
+                _ => PodPhase::Ended(PodExit {
+                    exit: exit_kind(*exit_code, reason, is_put_out),
+                    message: TerminationMessage::parse(message),
                 }),
             };
         }
         match phase.as_str() {
-            "Succeeded" | "Failed" if is_put_out => PodFate::Over(PodExit {
-                gone: ExitKind::Evicted,
-                word: TerminationMessage::Else(one_line(message)),
+            "Succeeded" | "Failed" if is_put_out => PodPhase::Ended(PodExit {
+                exit: ExitKind::Evicted,
+                message: TerminationMessage::Other(one_line(message)),
             }),
-            // A node that was given a pod, and would not have it.
+            // The node rejected the pod.
             "Failed" if !reason.is_empty() => {
                 let reason = format!(
                     "a node refused a pod: {}: {}",
                     one_line(reason),
                     one_line(message)
                 );
-                PodFate::Stuck(LaunchError::new(LaunchFailure::ResourcesExhausted, reason))
+                PodPhase::Failed(LaunchError::new(LaunchFailure::ResourcesExhausted, reason))
             }
-            "Succeeded" | "Failed" => PodFate::Over(PodExit {
-                gone: ExitKind::Unknown,
-                word: TerminationMessage::Else(one_line(message)),
+            "Succeeded" | "Failed" => PodPhase::Ended(PodExit {
+                exit: ExitKind::Unknown,
+                message: TerminationMessage::Other(one_line(message)),
             }),
             _ => match worker {
                 Some(ContainerStatus {
@@ -167,71 +167,72 @@ impl Pod {
                             running: Some(_), ..
                         },
                     ..
-                }) => PodFate::Runs,
+                }) => PodPhase::Running,
                 Some(worker) => worker.waits(),
-                None => PodFate::Waits(self.unscheduled()),
+                None => PodPhase::Waiting(self.unscheduled()),
             },
         }
     }
 
-    /// Why no node has it.
+    /// Why no node accepts it.
     fn unscheduled(&self) -> Option<String> {
         let refused = |condition: &&Condition| {
             condition.kind == "PodScheduled" && condition.status == "False"
         };
         let condition = self.status.conditions.iter().find(refused)?;
         Some(format!(
-            "no node takes it: {}",
+            "no node accepts it: {}",
             one_line(&condition.message)
         ))
     }
 }
 
 impl ContainerStatus {
-    fn waits(&self) -> PodFate {
+    fn waits(&self) -> PodPhase {
         let Some(ContainerWaiting { reason, message }) = &self.state.waiting else {
-            return PodFate::Waits(None);
+            return PodPhase::Waiting(None);
         };
         let message = if message.is_empty() { reason } else { message };
         match reason.as_str() {
             "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
                 let image = one_line(&self.image);
                 let reason = format!(
-                    "the image '{image}' cannot be had ({}): {}",
+                    "the image '{image}' cannot be pulled ({}): {}",
                     one_line(reason),
                     one_line(message)
                 );
-                PodFate::Stuck(LaunchError::new(LaunchFailure::Image, reason))
+                PodPhase::Failed(LaunchError::new(LaunchFailure::Image, reason))
             }
-            // The first try of several.
-            "ErrImagePull" => PodFate::Waits(Some(one_line(message))),
-            "RunContainerError" => PodFate::Stuck(no_worker(Some(self), message)),
+            // The first of several tries.
+            "ErrImagePull" => PodPhase::Waiting(Some(one_line(message))),
+            "RunContainerError" => PodPhase::Failed(no_worker(Some(self), message)),
             "CreateContainerConfigError" | "CreateContainerError" => {
                 let reason = format!(
-                    "a pod cannot be made as it should be ({}): {}",
+                    "a pod cannot be created as configured ({}): {}",
                     one_line(reason),
                     one_line(message)
                 );
-                PodFate::Stuck(LaunchError::new(LaunchFailure::Refused, reason))
+                PodPhase::Failed(LaunchError::new(LaunchFailure::Refused, reason))
             }
-            _ => PodFate::Waits(None),
+            _ => PodPhase::Waiting(None),
         }
     }
 }
 
 impl TerminationMessage {
-    /// Its id first, and then a line when it has its task; or what it said last, if it never came to that.
-    fn of(message: &str) -> Self {
+    /// Parses a termination message: the worker id, then a line if it had a task; or its last
+    /// output.
+    fn parse(message: &str) -> Self {
         let mut lines = message
             .lines()
             .map(str::trim)
             .filter(|line| !line.is_empty());
         match lines.next().and_then(|first| first.parse().ok()) {
-            Some(tid) => Self::Worked {
+            Some(tid) => Self::Worker {
                 tid,
                 begun: lines.next().is_some(),
             },
-            None => Self::Else(one_line(message)),
+            None => Self::Other(one_line(message)),
         }
     }
 }
@@ -243,13 +244,13 @@ fn no_worker(worker: Option<&ContainerStatus>, message: &str) -> LaunchError {
             .unwrap_or_default(),
     );
     let reason = format!(
-        "the image '{image}' does not hold this program as its entrypoint ({})",
+        "the image '{image}' does not have this program as its entrypoint ({})",
         one_line(message)
     );
     LaunchError::new(LaunchFailure::Image, reason)
 }
 
-fn ended(code: i32, reason: &str, is_put_out: bool) -> ExitKind {
+fn exit_kind(code: i32, reason: &str, is_put_out: bool) -> ExitKind {
     match code {
         _ if reason == "OOMKilled" => ExitKind::OutOfMemory,
         0 => ExitKind::Code(0),
@@ -266,15 +267,15 @@ mod tests {
 
     const TID: &str = "1794800817069096960";
 
-    fn fate(status: Value) -> PodFate {
+    fn fate(status: Value) -> PodPhase {
         let pod =
             json!({ "metadata": { "name": "x", "labels": { SPAWNER: TID } }, "status": status });
         let pod: Pod = serde_json::from_value(pod).unwrap();
         assert_eq!(pod.spawner(), Some(TID.parse().unwrap()));
-        pod.fate()
+        pod.phase()
     }
 
-    fn worker(state: Value) -> PodFate {
+    fn worker(state: Value) -> PodPhase {
         let sidecar = json!({ "name": "sidecar", "state": { "running": {} } });
         let worker = json!({ "name": "worker", "image": "some/image:1", "state": state });
         fate(json!({ "phase": "Running", "containerStatuses": [sidecar, worker] }))
@@ -282,27 +283,27 @@ mod tests {
 
     fn ended_as(terminated: Value) -> ExitKind {
         match worker(json!({ "terminated": terminated })) {
-            PodFate::Over(over) => over.gone,
+            PodPhase::Ended(over) => over.exit,
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn a_pod_starts_runs_and_ends() {
-        assert_eq!(fate(json!({})), PodFate::Waits(None));
+    fn follows_a_pod_from_start_to_end() {
+        assert_eq!(fate(json!({})), PodPhase::Waiting(None));
         let refused = json!([{ "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available" }]);
-        let why = "no node takes it: 0/3 nodes are available".to_owned();
+        let why = "no node accepts it: 0/3 nodes are available".to_owned();
         assert_eq!(
             fate(json!({ "phase": "Pending", "conditions": refused })),
-            PodFate::Waits(Some(why))
+            PodPhase::Waiting(Some(why))
         );
         assert_eq!(
             worker(json!({ "waiting": { "reason": "ContainerCreating" } })),
-            PodFate::Waits(None)
+            PodPhase::Waiting(None)
         );
         assert_eq!(
             worker(json!({ "running": { "startedAt": "2026-11-16T12:00:00Z" } })),
-            PodFate::Runs
+            PodPhase::Running
         );
         assert_eq!(
             ended_as(json!({ "exitCode": 0, "reason": "Completed" })),
@@ -324,25 +325,25 @@ mod tests {
             fate(json!({ "phase": "Failed", "reason": "Evicted", "message": "low on memory" }));
         assert_eq!(
             evicted,
-            PodFate::Over(PodExit {
-                gone: ExitKind::Evicted,
-                word: TerminationMessage::Else("low on memory".into())
+            PodPhase::Ended(PodExit {
+                exit: ExitKind::Evicted,
+                message: TerminationMessage::Other("low on memory".into())
             })
         );
     }
 
     #[test]
-    fn what_will_never_be_a_worker_is_named() {
+    fn names_why_a_pod_will_never_be_a_worker() {
         for (reason, obstacle, words) in [
             (
                 "ImagePullBackOff",
                 LaunchFailure::Image,
-                "'some/image:1' cannot be had",
+                "'some/image:1' cannot be pulled",
             ),
             (
                 "InvalidImageName",
                 LaunchFailure::Image,
-                "'some/image:1' cannot be had",
+                "'some/image:1' cannot be pulled",
             ),
             (
                 "RunContainerError",
@@ -357,8 +358,8 @@ mod tests {
         ] {
             let waiting =
                 json!({ "waiting": { "reason": reason, "message": "secret \"queue\" not found" } });
-            let PodFate::Stuck(error) = worker(waiting) else {
-                panic!("{reason} is the end")
+            let PodPhase::Failed(error) = worker(waiting) else {
+                panic!("{reason} is final")
             };
             assert!(
                 error.kind == obstacle && error.to_string().contains(words),
@@ -367,34 +368,34 @@ mod tests {
         }
         let start = json!({ "terminated": { "exitCode": 128, "reason": "StartError", "message": "exec: not found" } });
         assert!(
-            matches!(worker(start), PodFate::Stuck(error) if error.kind == LaunchFailure::Image)
+            matches!(worker(start), PodPhase::Failed(error) if error.kind == LaunchFailure::Image)
         );
         let node = fate(json!({ "phase": "Failed", "reason": "OutOfcpu", "message": "no" }));
         assert!(
-            matches!(node, PodFate::Stuck(error) if error.kind == LaunchFailure::ResourcesExhausted)
+            matches!(node, PodPhase::Failed(error) if error.kind == LaunchFailure::ResourcesExhausted)
         );
         let first = json!({ "waiting": { "reason": "ErrImagePull", "message": "a hiccup" } });
-        assert_eq!(worker(first), PodFate::Waits(Some("a hiccup".into())));
+        assert_eq!(worker(first), PodPhase::Waiting(Some("a hiccup".into())));
     }
 
     #[test]
-    fn the_last_word_says_whether_it_worked() {
+    fn parses_termination_messages() {
         let tid = TID.parse().unwrap();
         assert_eq!(
-            TerminationMessage::of(&format!("{TID}\n")),
-            TerminationMessage::Worked { tid, begun: false }
+            TerminationMessage::parse(&format!("{TID}\n")),
+            TerminationMessage::Worker { tid, begun: false }
         );
         assert_eq!(
-            TerminationMessage::of(&format!("{TID}\nbegun\n")),
-            TerminationMessage::Worked { tid, begun: true }
+            TerminationMessage::parse(&format!("{TID}\nbegun\n")),
+            TerminationMessage::Worker { tid, begun: true }
         );
         assert_eq!(
-            TerminationMessage::of("raddle: no broker\n"),
-            TerminationMessage::Else("raddle: no broker".into())
+            TerminationMessage::parse("raddle: no broker\n"),
+            TerminationMessage::Other("raddle: no broker".into())
         );
         assert_eq!(
-            TerminationMessage::of(""),
-            TerminationMessage::Else(String::new())
+            TerminationMessage::parse(""),
+            TerminationMessage::Other(String::new())
         );
     }
 }

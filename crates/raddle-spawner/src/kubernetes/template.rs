@@ -1,4 +1,4 @@
-//! The pods that we make. Pure.
+//! `PodTemplate`: the pods that are created. Pure.
 
 use std::time::Duration;
 
@@ -13,37 +13,37 @@ use super::{
     overlay::PodOverlay,
 };
 
-/// What pods are made from. Nothing in it is secret: whoever may look at pods sees it all.
+/// How pods are created. It contains no secrets: anyone who can read pods sees everything.
 #[derive(Clone, Debug)]
 pub struct PodTemplate {
-    /// The image, whose entrypoint is this program.
+    /// The image. Its entrypoint must be this program.
     pub image: String,
-    /// What they have in common.
+    /// Their class.
     pub class: WorkerClass,
     /// The arguments of the program.
     pub args: Vec<String>,
     /// Its environment, without the queue URL.
     pub env: Vec<(String, String)>,
-    /// Where the queue is.
+    /// How workers find the broker.
     pub queue: QueueAccess,
-    /// What people find noted on a pod: what a label has no room for.
+    /// Annotations, for values that are no valid labels.
     pub annotations: Vec<(String, String)>,
-    /// What a pod may use.
-    pub allowance: ContainerLimits,
-    /// How long a worker that is told to stop may take to finish its task.
+    /// Limits of a pod.
+    pub limits: ContainerLimits,
+    /// How long a stopping worker may take to finish its task.
     pub grace: Duration,
-    /// How long a pod may take to run.
+    /// How long a pod may take to start.
     pub start_within: Duration,
-    /// What the user lays over it.
+    /// The user's overlay.
     pub overlay: PodOverlay,
 }
 
-/// How a worker finds the queue.
+/// How a worker finds the broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueAccess {
-    /// By a URL that everybody may see.
+    /// By a URL without secrets.
     Open(String),
-    /// By a URL that is in a Secret, under a key.
+    /// By a URL in a Secret.
     Secret {
         /// The Secret.
         name: String,
@@ -52,20 +52,20 @@ pub enum QueueAccess {
     },
 }
 
-/// The container that matters.
+/// Name of the worker's container.
 pub(super) const WORKER: &str = "worker";
-/// Where a worker leaves word of what it did. The cluster has it after its end.
+/// File for the termination message, which the cluster keeps after the end.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
-/// Nobody, as far as the machine is concerned.
+/// An unprivileged user.
 const NOBODY: u32 = 65532;
 const TMP: &str = "/tmp";
 
 impl PodTemplate {
-    /// A pod of this name, for this spawner.
-    pub(super) fn pod(&self, name: &str, spawner: Tid) -> Value {
-        let mut pod = self.ours(spawner);
-        self.overlay.over(&mut pod);
-        // Whatever is laid over it: by these it is found.
+    /// A pod with this name, for this spawner.
+    pub(super) fn build_pod(&self, name: &str, spawner: Tid) -> Value {
+        let mut pod = self.base_pod(spawner);
+        self.overlay.apply_to(&mut pod);
+        // The pod is found by these, so the overlay cannot change them.
         let metadata = &mut pod["metadata"];
         metadata["name"] = name.into();
         metadata["labels"][CLASS] = self.class.as_str().into();
@@ -74,12 +74,12 @@ impl PodTemplate {
         pod
     }
 
-    fn ours(&self, spawner: Tid) -> Value {
+    fn base_pod(&self, spawner: Tid) -> Value {
         let annotations = self
             .annotations
             .iter()
             .map(|(key, value)| (key.clone(), Value::from(value.as_str())));
-        let ContainerLimits { tmp_mb, .. } = self.allowance;
+        let ContainerLimits { tmp_mb, .. } = self.limits;
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
@@ -93,7 +93,7 @@ impl PodTemplate {
             "spec": {
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": self.grace.as_secs(),
-                // A worker has no business with the cluster.
+                // A worker does not use the API.
                 "automountServiceAccountToken": false,
                 "enableServiceLinks": false,
                 "securityContext": {
@@ -117,11 +117,12 @@ impl PodTemplate {
                         "capabilities": { "drop": ["ALL"] },
                     },
                     "terminationMessagePath": TERMINATION_LOG,
-                    // One that never came to be a worker has left no word, and then what it said last is taken for it.
+                    // For a pod that never became a worker, the end of its log becomes the message.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
                     "volumeMounts": [{ "name": "tmp", "mountPath": TMP }],
                 }],
-                // In memory, as everywhere else: it counts as the memory of the pod, and ends with it.
+                // In memory, as in other containers: it counts as memory of the pod, and ends with
+                // it.
                 "volumes": [{ "name": "tmp", "emptyDir": { "medium": "Memory", "sizeLimit": format!("{tmp_mb}Mi") } }],
             },
         })
@@ -145,14 +146,14 @@ impl PodTemplate {
             .collect()
     }
 
-    /// What it asks for is what it may use: a pod is promised all of it, and the last to be put out.
+    /// Requests equal limits: the pod is guaranteed all of it, and evicted last.
     fn limits(&self) -> Value {
         let ContainerLimits {
             memory_mb,
             cpus,
             gpus,
             ..
-        } = &self.allowance;
+        } = &self.limits;
         let mut limits = json!({ "cpu": format!("{}m", (cpus * 1000.0).ceil()), "memory": format!("{memory_mb}Mi") });
         if let Some(Gpus::Count(count)) = gpus {
             limits["nvidia.com/gpu"] = count.to_string().into();
@@ -165,7 +166,7 @@ impl PodTemplate {
 pub(super) mod tests {
     use super::*;
 
-    pub(in super::super) fn model() -> PodTemplate {
+    pub(in super::super) fn sample_template() -> PodTemplate {
         PodTemplate {
             image: "raddle".into(),
             class: WorkerClass::new(
@@ -180,7 +181,7 @@ pub(super) mod tests {
                 key: "QUEUE_URL".into(),
             },
             annotations: vec![("raddle.caps".into(), "cpu,docker".into())],
-            allowance: ContainerLimits::default(),
+            limits: ContainerLimits::default(),
             grace: Duration::from_secs(60),
             start_within: Duration::from_secs(60),
             overlay: PodOverlay::default(),
@@ -192,8 +193,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_is_allowed_that_is_not_asked_for() {
-        let pod = model().pod("raddle-x-1", spawner());
+    fn denies_everything_by_default() {
+        let pod = sample_template().build_pod("raddle-x-1", spawner());
         let (spec, worker) = (&pod["spec"], &pod["spec"]["containers"][0]);
         assert_eq!(spec["restartPolicy"], "Never");
         assert_eq!(
@@ -227,12 +228,12 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_queue_is_in_the_environment_and_nowhere_else() {
+    fn only_the_environment_contains_the_queue_url() {
         let open = PodTemplate {
             queue: QueueAccess::Open("redis://hidden".into()),
-            ..model()
+            ..sample_template()
         };
-        let mut pod = open.pod("raddle-x-1", spawner());
+        let mut pod = open.build_pod("raddle-x-1", spawner());
         assert_eq!(
             pod["spec"]["containers"][0]["env"][0],
             json!({ "name": "QUEUE_URL", "value": "redis://hidden" })
@@ -241,21 +242,21 @@ pub(super) mod tests {
         assert!(!pod.to_string().contains("hidden"));
         let reference = json!({ "secretKeyRef": { "name": "raddle-queue", "key": "QUEUE_URL" } });
         assert_eq!(
-            model().pod("x", spawner())["spec"]["containers"][0]["env"][0]["valueFrom"],
+            sample_template().build_pod("x", spawner())["spec"]["containers"][0]["env"][0]["valueFrom"],
             reference
         );
     }
 
     #[test]
-    fn labels_are_what_the_api_takes_for_labels_and_no_overlay_changes_them() {
+    fn labels_are_valid_and_overlays_cannot_change_ours() {
         let overlay = "metadata: {labels: {raddle.class: other, team: ml}}\nspec: {containers: [{name: worker, image: mine}]}";
         let pod = PodTemplate {
             overlay: PodOverlay::read(overlay).unwrap(),
-            ..model()
+            ..sample_template()
         }
-        .pod("raddle-x-1", spawner());
+        .build_pod("raddle-x-1", spawner());
         let labels = pod["metadata"]["labels"].as_object().unwrap();
-        assert_eq!(labels[CLASS], model().class.as_str());
+        assert_eq!(labels[CLASS], sample_template().class.as_str());
         assert_eq!(
             (labels[SPAWNER].as_str(), labels["team"].as_str()),
             (Some("1794800817069096960"), Some("ml"))
@@ -275,17 +276,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_there() {
-        let allowance = ContainerLimits {
+    fn applies_limits_and_gpus() {
+        let limits = ContainerLimits {
             gpus: Some(Gpus::Count(2)),
             cpus: 0.5,
             ..ContainerLimits::default()
         };
         let pod = PodTemplate {
-            allowance,
-            ..model()
+            limits,
+            ..sample_template()
         }
-        .pod("x", spawner());
+        .build_pod("x", spawner());
         let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
         assert_eq!(
             (&limits["nvidia.com/gpu"], &limits["cpu"]),

@@ -1,4 +1,4 @@
-//! Following all pods of a class.
+//! Watching all pods of a class.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,34 +10,34 @@ use super::{
     launcher::{PodEvent, PodState},
 };
 
-/// What is followed for shorter than this was not worth the connection: the next has to wait.
-const WORTHWHILE: Duration = Duration::from_secs(1);
+/// A watch that ends sooner was not worth its connection, so the next one waits.
+const MIN_WATCH: Duration = Duration::from_secs(1);
 
-/// Tells of all pods, and then of what happens to them, for ever.
-pub(super) async fn follow(yard: Arc<PodState>) {
+/// Reports all pods, and then every change, without end.
+pub(super) async fn watch_pods(state: Arc<PodState>) {
     let mut backoff = ApiBackoff::default();
     loop {
-        let asked_at = Instant::now();
-        match yard.api.list().await {
+        let requested_at = Instant::now();
+        match state.api.list().await {
             Ok(listing) => {
                 backoff.reset();
-                yard.tell(PodEvent::Listed {
+                state.send_event(PodEvent::Listed {
                     pods: listing.pods,
-                    asked_at,
+                    requested_at,
                 });
-                changes(&yard, listing.version, &mut backoff).await;
+                watch_changes(&state, listing.version, &mut backoff).await;
             }
             Err(fault) => pause(&mut backoff, &fault).await,
         }
     }
 }
 
-/// Tells of what happens after a moment, until the server does not remember that.
-async fn changes(yard: &PodState, mut version: String, backoff: &mut ApiBackoff) {
+/// Reports changes since a version, until the server has forgotten that version.
+async fn watch_changes(state: &PodState, mut version: String, backoff: &mut ApiBackoff) {
     loop {
         let begun = Instant::now();
-        match one_after_another(yard, &mut version).await {
-            Ok(()) if begun.elapsed() < WORTHWHILE => sleep(backoff.after(None)).await,
+        match forward_events(state, &mut version).await {
+            Ok(()) if begun.elapsed() < MIN_WATCH => sleep(backoff.pause_after(None)).await,
             Ok(()) => backoff.reset(),
             Err(fault) if fault.is_expired() => return,
             Err(fault) => pause(backoff, &fault).await,
@@ -45,8 +45,8 @@ async fn changes(yard: &PodState, mut version: String, backoff: &mut ApiBackoff)
     }
 }
 
-async fn one_after_another(yard: &PodState, version: &mut String) -> Result<(), ApiError> {
-    let mut following = yard.api.follow(version).await?;
+async fn forward_events(state: &PodState, version: &mut String) -> Result<(), ApiError> {
+    let mut following = state.api.watch(version).await?;
     while let Some(change) = following.next().await? {
         let pod = match &change {
             WatchEvent::Added(pod)
@@ -58,14 +58,14 @@ async fn one_after_another(yard: &PodState, version: &mut String) -> Result<(), 
         if !pod.metadata.resource_version.is_empty() {
             version.clone_from(&pod.metadata.resource_version);
         }
-        yard.tell(PodEvent::Changed(change));
+        state.send_event(PodEvent::Changed(change));
     }
     Ok(())
 }
 
 async fn pause(backoff: &mut ApiBackoff, fault: &ApiError) {
-    if backoff.is_fresh() {
-        tracing::warn!(error = %fault, "pods cannot be followed yet");
+    if backoff.is_first() {
+        tracing::warn!(error = %fault, "pods cannot be watched: retrying");
     }
-    sleep(backoff.after(Some(fault))).await;
+    sleep(backoff.pause_after(Some(fault))).await;
 }

@@ -95,10 +95,10 @@ pub(super) fn container_launcher(
     };
     // Every task then runs in a sandbox, so only the worker has the wider filter that creating a
     // sandbox needs.
-    let nests = config.min_isolation == Isolation::Sandbox;
+    let has_sandbox = config.min_isolation == Isolation::Sandbox;
     let seccomp = match &config.container.seccomp {
         Some(path) => Some(seccomp::read_profile(&base.join(path))?),
-        None => nests.then(seccomp::nesting_profile),
+        None => has_sandbox.then(seccomp::nesting_profile),
     };
     let labels = [
         ("raddle.caps", config.caps.to_string()),
@@ -118,9 +118,9 @@ pub(super) fn container_launcher(
             .collect::<BTreeMap<_, _>>(),
         user,
         seccomp,
-        allowance: config.container.clone(),
+        limits: config.container.clone(),
         mounts,
-        nests,
+        has_sandbox,
     };
     Ok((DockerLauncher::new(engine, model), socket))
 }

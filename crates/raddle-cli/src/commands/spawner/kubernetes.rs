@@ -43,7 +43,7 @@ pub(super) fn pod_launcher(
             ("raddle.caps".into(), config.caps.to_string()),
             ("raddle.queues".into(), config.queues.join(",")),
         ],
-        allowance: config.container.clone(),
+        limits: config.container.clone(),
         grace: config.kubernetes.grace.0,
         start_within: config.kubernetes.start_within.0,
         overlay: overlay.unwrap_or_default(),

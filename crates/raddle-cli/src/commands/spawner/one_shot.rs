@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use raddle_spawner::{Config, WARM_VARIABLE, worker_words};
+use raddle_spawner::{Config, WARM_VARIABLE, worker_args};
 
 use crate::args::{Global, StartArgs};
 
@@ -16,7 +16,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The arguments of the program in the image. None is secret: every user of the machine can read
 /// them.
 pub(super) fn program_args(global: &Global, start: &StartArgs) -> Vec<String> {
-    let mut words = worker_words(&start.name, &start.queues).to_vec();
+    let mut words = worker_args(&start.name, &start.queues).to_vec();
     let mut push = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
     push(&["--log-format", start.log.log_format.as_str()]);
     if let Some(directory) = &start.handlers {
