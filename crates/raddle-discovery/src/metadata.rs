@@ -1,4 +1,4 @@
-//! What is published of a worker.
+//! The published metadata of workers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ use crate::{
 #[serde(transparent)]
 pub struct WorkerUid(Uuid);
 
-/// What is published of a worker, and what balancers and filters select by.
+/// The published metadata of a worker, which balancers and filters select by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerMetadata {
     /// The worker's id.

@@ -24,7 +24,7 @@ pub(super) fn ready(subscription: &mut Subscription) -> Vec<DiscoveryEvent> {
 }
 
 /// A worker with this address.
-pub(super) fn at(address: &str) -> WorkerMetadata {
+pub(super) fn worker_at(address: &str) -> WorkerMetadata {
     WorkerMetadata {
         uid: WorkerUid::new(),
         pid: 7,

@@ -36,7 +36,7 @@ pub enum CallError<E = Never> {
     /// The worker, or the connection to it, was lost before the call ended.
     #[error("the worker was lost: {reason}{}", if *may_have_begun { "; the routine may have begun" } else { "" })]
     Lost {
-        /// What happened.
+        /// The cause.
         reason: String,
         /// Whether the routine may have begun. If not, the call can safely be made again.
         may_have_begun: bool,
@@ -86,7 +86,7 @@ pub struct RpcError {
     pub encodings: Encodings,
 }
 
-/// What an error means for the worker and for the call.
+/// The consequence of an error for the worker and for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// Temporary: the worker stays, and the next one is tried.
@@ -132,7 +132,7 @@ impl RpcError {
         self.code == Code::Unavailable && self.message.starts_with(NO_LISTENER)
     }
 
-    /// What the error means for the worker and for the call.
+    /// The consequence of the error for the worker and for the call.
     pub fn class(&self) -> ErrorClass {
         if self.may_have_begun {
             return ErrorClass::Call;

@@ -61,7 +61,7 @@ enum RuleAction {
     Route,
 }
 
-/// What a peer requests.
+/// An action that a peer requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action<'a> {
     /// Call this routine.

@@ -1,10 +1,10 @@
-//! `CredentialSource`: what credentials are loaded from. It can be passed to a child process.
+//! `CredentialSource`: the source of credentials. It can be passed to a child process.
 
 use serde::{Deserialize, Serialize};
 
 use super::{CredentialsError, PeerName, PemSource, WorkerCredentials};
 
-/// What credentials are loaded from. Serialise it only to a private channel: it may contain a key
+/// The source of credentials. Serialise it only to a private channel: it may contain a key
 /// given as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

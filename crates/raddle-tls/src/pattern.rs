@@ -1,6 +1,6 @@
 //! Name patterns with stars. Pure.
 //!
-//! What a star matches depends on the kind of name, because names are delegated from different
+//! The matches of a star depend on the kind of name, because names are delegated from different
 //! ends. The owner of a DNS domain owns everything in front of it, so a star never matches beyond
 //! one label. The owner of a URI's host owns everything behind it, so a star at the end matches any
 //! rest, one before it matches within a path segment, and none is allowed in the host itself.

@@ -54,7 +54,7 @@ impl WorkerCredentials {
         Ok(Self(Arc::new(current)))
     }
 
-    /// What the credentials were loaded from, for a child process.
+    /// The source of the credentials, for a child process.
     pub fn source(&self) -> &CredentialSource {
         self.0.source()
     }

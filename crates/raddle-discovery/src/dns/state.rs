@@ -152,7 +152,7 @@ mod tests {
         (format!("t{name}").parse().unwrap(), 70)
     }
 
-    fn look(ttl: u32, places: &[(u8, Option<&[u8]>)]) -> DnsLookup {
+    fn lookup(ttl: u32, places: &[(u8, Option<&[u8]>)]) -> DnsLookup {
         let address = |last: &u8| IpAddr::from([10, 0, 0, *last]);
         let targets = places.iter().map(|(name, ips)| {
             (
@@ -180,16 +180,16 @@ mod tests {
         let mut state = DnsState::default();
         for (ttl, pause) in [(0, 1), (7, 7), (3600, 60)] {
             assert_eq!(
-                state.apply_lookup(Some(look(ttl, &[(1, Some(&[1, 2]))])), BOUNDS),
+                state.apply_lookup(Some(lookup(ttl, &[(1, Some(&[1, 2]))])), BOUNDS),
                 (Duration::from_secs(pause), None)
             );
             assert_eq!(shown(&state), [1, 2]);
         }
-        state.apply_lookup(Some(look(7, &[(1, Some(&[2, 3]))])), BOUNDS);
+        state.apply_lookup(Some(lookup(7, &[(1, Some(&[2, 3]))])), BOUNDS);
         assert_eq!(shown(&state), [2, 3]);
         // One address under two names.
         state.apply_lookup(
-            Some(look(7, &[(1, Some(&[2])), (2, Some(&[2, 4]))])),
+            Some(lookup(7, &[(1, Some(&[2])), (2, Some(&[2, 4]))])),
             BOUNDS,
         );
         assert_eq!(shown(&state), [2, 4]);
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn failures_remove_no_workers() {
         let mut state = DnsState::default();
-        state.apply_lookup(Some(look(7, &[(1, Some(&[1])), (2, Some(&[2]))])), BOUNDS);
+        state.apply_lookup(Some(lookup(7, &[(1, Some(&[1])), (2, Some(&[2]))])), BOUNDS);
         for (pause, notice) in [
             (1, Some(DnsNotice::Fault)),
             (2, None),
@@ -216,32 +216,32 @@ mod tests {
         }
         // The lookup of one target fails.
         assert_eq!(
-            state.apply_lookup(Some(look(7, &[(1, Some(&[3])), (2, None)])), BOUNDS),
+            state.apply_lookup(Some(lookup(7, &[(1, Some(&[3])), (2, None)])), BOUNDS),
             (Duration::from_secs(7), None)
         );
         assert_eq!(shown(&state), [2, 3]);
         let (pause, notice) =
-            state.apply_lookup(Some(look(7, &[(1, Some(&[3])), (2, Some(&[]))])), BOUNDS);
+            state.apply_lookup(Some(lookup(7, &[(1, Some(&[3])), (2, Some(&[]))])), BOUNDS);
         assert_eq!(
             (pause, notice),
             (Duration::from_secs(7), Some(DnsNotice::Recovered))
         );
         assert_eq!(shown(&state), [3]);
         // The lookup of a new target fails.
-        state.apply_lookup(Some(look(7, &[(1, Some(&[3])), (5, None)])), BOUNDS);
+        state.apply_lookup(Some(lookup(7, &[(1, Some(&[3])), (5, None)])), BOUNDS);
         assert_eq!(shown(&state), [3]);
     }
 
     #[test]
     fn empty_answer_counts_the_third_time() {
         let mut state = DnsState::default();
-        let empty = || Some(look(300, &[]));
+        let empty = || Some(lookup(300, &[]));
         assert_eq!(
             state.apply_lookup(empty(), BOUNDS),
             (EMPTY_PAUSE, None),
             "there were no workers before"
         );
-        state.apply_lookup(Some(look(7, &[(1, Some(&[1]))])), BOUNDS);
+        state.apply_lookup(Some(lookup(7, &[(1, Some(&[1]))])), BOUNDS);
         assert_eq!(
             state.apply_lookup(empty(), BOUNDS),
             (BOUNDS.least, Some(DnsNotice::EmptyAnswer))
@@ -257,14 +257,14 @@ mod tests {
         );
         assert_eq!(shown(&state), [1]);
         assert_eq!(
-            state.apply_lookup(Some(look(7, &[(1, Some(&[]))])), BOUNDS),
+            state.apply_lookup(Some(lookup(7, &[(1, Some(&[]))])), BOUNDS),
             (EMPTY_PAUSE, Some(DnsNotice::Gone))
         );
         assert_eq!(shown(&state), [0; 0]);
         assert_eq!(state.apply_lookup(empty(), BOUNDS), (EMPTY_PAUSE, None));
         // The count starts over when there are workers in between.
         for answer in [&[1][..], &[], &[], &[1], &[], &[]] {
-            state.apply_lookup(Some(look(7, &[(1, Some(answer))])), BOUNDS);
+            state.apply_lookup(Some(lookup(7, &[(1, Some(answer))])), BOUNDS);
             assert_eq!(shown(&state), [1]);
         }
     }
@@ -274,7 +274,7 @@ mod tests {
         fn pause_is_within_bounds(answers in prop::collection::vec(prop::option::of((any::<u32>(), 0..3_usize)), 0..50)) {
             let mut state = DnsState::default();
             for answer in answers {
-                let look = answer.map(|(ttl, count)| look(ttl, &[(1, Some(&[1, 2, 3][..count]))]));
+                let look = answer.map(|(ttl, count)| lookup(ttl, &[(1, Some(&[1, 2, 3][..count]))]));
                 let (pause, _) = state.apply_lookup(look, BOUNDS);
                 prop_assert!((BOUNDS.least..=BOUNDS.most).contains(&pause));
             }

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     WorkerUid,
-    testing::{at, next, ready, soon, tagged},
+    testing::{next, ready, soon, tagged, worker_at},
 };
 
 /// Polling is off: events come from inotify.
@@ -60,7 +60,7 @@ fn names(directory: &Path) -> Vec<String> {
 async fn reports_changes_of_a_file() {
     let (_directory, discovery) = temporary("workers.json");
     let path = discovery.path();
-    let [one, two] = ["h:1", "h:2"].map(at);
+    let [one, two] = ["h:1", "h:2"].map(worker_at);
     fs::write(path, list(&[&one, &two])).unwrap();
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(
@@ -94,7 +94,7 @@ async fn reports_changes_in_a_directory() {
     let mut subscription = subscribe(&discovery).await;
     assert_eq!(ready(&mut subscription), []);
     assert!(!discovery.path().exists(), "subscribing creates nothing");
-    let worker = at("h:1");
+    let worker = worker_at("h:1");
     let changed = tagged(&worker, "gpu");
     publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
     assert_eq!(
@@ -183,7 +183,7 @@ async fn notices_directories_that_are_created_later() {
     let (directory, discovery) = temporary("later/still/workers.json");
     let discovery = discovery.poll_interval(POLL_INTERVAL);
     let mut subscription = subscribe(&discovery).await;
-    let worker = at("h:1");
+    let worker = worker_at("h:1");
     for step in ["later", "later/still"] {
         fs::create_dir(directory.path().join(step)).unwrap();
         assert!(
@@ -203,7 +203,7 @@ async fn follows_symbolic_links_that_are_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let map = directory.path().join("map");
     fs::create_dir(&map).unwrap();
-    let [one, two] = ["h:1", "h:2"].map(at);
+    let [one, two] = ["h:1", "h:2"].map(worker_at);
     let version = |name: &str, worker: &WorkerMetadata| {
         fs::create_dir(map.join(name)).unwrap();
         fs::write(map.join(name).join("workers.json"), list(&[worker])).unwrap();
@@ -244,7 +244,7 @@ async fn polling_notices_what_inotify_does_not_report() {
     let (directory, discovery) = temporary("workers");
     fs::create_dir(discovery.path()).unwrap();
     let elsewhere = directory.path().join("elsewhere.json");
-    let [one, two] = ["h:1", "h:2"].map(at);
+    let [one, two] = ["h:1", "h:2"].map(worker_at);
     fs::write(&elsewhere, list(&[&one])).unwrap();
     symlink(&elsewhere, discovery.path().join("link.json")).unwrap();
     let mut subscription = subscribe(&discovery.clone().poll_interval(Duration::ZERO)).await;
@@ -263,7 +263,7 @@ async fn polling_notices_what_inotify_does_not_report() {
 async fn invalid_file_keeps_its_last_valid_contents() {
     let (_directory, discovery) = temporary("workers.json");
     let path = discovery.path();
-    let [one, two] = ["h:1", "h:2"].map(at);
+    let [one, two] = ["h:1", "h:2"].map(worker_at);
     let mut late = {
         // From the beginning.
         fs::write(path, "[{\"address\":").unwrap();
@@ -319,7 +319,7 @@ async fn invalid_file_keeps_its_last_valid_contents() {
 async fn invalid_entry_does_not_affect_others() {
     let (_directory, discovery) = temporary("workers");
     let directory = discovery.path();
-    let [good, torn] = ["h:1", "h:2"].map(at);
+    let [good, torn] = ["h:1", "h:2"].map(worker_at);
     publish(&discovery, DiscoveryEvent::Added(good.clone())).await;
     let text = serde_json::to_vec(&torn).unwrap();
     fs::write(directory.join("torn.json"), &text[..text.len() / 2]).unwrap();
@@ -364,7 +364,7 @@ async fn invalid_entry_does_not_affect_others() {
 #[tokio::test]
 async fn first_file_wins_for_a_duplicate_worker() {
     let (_directory, discovery) = temporary("workers");
-    let worker = at("h:1");
+    let worker = worker_at("h:1");
     let other = tagged(&worker, "other");
     fs::create_dir(discovery.path()).unwrap();
     fs::write(discovery.path().join("a.json"), list(&[&worker])).unwrap();
@@ -381,10 +381,10 @@ async fn first_file_wins_for_a_duplicate_worker() {
 #[tokio::test]
 async fn publishing_removes_entries_of_killed_workers_at_the_same_address() {
     let (_directory, discovery) = temporary("workers");
-    let [before, after] = ["10.0.0.1:7070", "10.0.0.1:7070"].map(at);
+    let [before, after] = ["10.0.0.1:7070", "10.0.0.1:7070"].map(worker_at);
     let (elsewhere, local) = (
-        at("10.0.0.2:7070"),
-        ["127.0.0.1:7070", "127.0.0.1:7070"].map(at),
+        worker_at("10.0.0.2:7070"),
+        ["127.0.0.1:7070", "127.0.0.1:7070"].map(worker_at),
     );
     for worker in [&before, &elsewhere, &local[0]] {
         publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
@@ -405,7 +405,7 @@ async fn publish_errors_name_the_cause() {
     let (_directory, discovery) = temporary("workers.json");
     fs::write(discovery.path(), "[]").unwrap();
     let error = discovery
-        .publish(DiscoveryEvent::Added(at("h:1")))
+        .publish(DiscoveryEvent::Added(worker_at("h:1")))
         .await
         .unwrap_err()
         .to_string();
@@ -413,17 +413,17 @@ async fn publish_errors_name_the_cause() {
         error.contains("cannot publish a worker (") && error.contains("name a directory"),
         "{error}"
     );
-    publish(&discovery, DiscoveryEvent::Dropped(at("h:1"))).await;
+    publish(&discovery, DiscoveryEvent::Dropped(worker_at("h:1"))).await;
     let (directory, discovery) = temporary("no/such/directory");
     let error = discovery
-        .publish(DiscoveryEvent::Added(at("h:1")))
+        .publish(DiscoveryEvent::Added(worker_at("h:1")))
         .await
         .unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
-    publish(&discovery, DiscoveryEvent::Dropped(at("h:1"))).await;
+    publish(&discovery, DiscoveryEvent::Dropped(worker_at("h:1"))).await;
     let (_other, discovery) = temporary("workers");
     let error = discovery
-        .publish(DiscoveryEvent::Added(at("nowhere")))
+        .publish(DiscoveryEvent::Added(worker_at("nowhere")))
         .await
         .unwrap_err();
     assert_eq!(error.source.kind(), io::ErrorKind::InvalidInput);
@@ -445,7 +445,7 @@ async fn publish_errors_name_the_cause() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_never_see_a_partial_entry() {
     let (_directory, discovery) = temporary("workers");
-    let mut worker = at("10.0.0.1:7070");
+    let mut worker = worker_at("10.0.0.1:7070");
     worker.extra = (0..20).map(|n| (n.to_string(), "x".repeat(1000))).collect();
     publish(&discovery, DiscoveryEvent::Added(worker.clone())).await;
     let (stop, path) = (
@@ -485,7 +485,7 @@ async fn readers_never_see_a_partial_entry() {
 async fn hundred_concurrent_publications_are_all_reported() {
     let (_directory, discovery) = temporary("workers");
     let mut subscription = subscribe(&discovery).await;
-    let workers: Vec<_> = (0..100).map(|n| at(&format!("h:{n}"))).collect();
+    let workers: Vec<_> = (0..100).map(|n| worker_at(&format!("h:{n}"))).collect();
     let publishing = workers
         .iter()
         .map(|worker| discovery.publish(DiscoveryEvent::Added(worker.clone())));
@@ -510,10 +510,10 @@ async fn cancelled_wait_loses_no_event() {
     let mut subscription = soon(discovery.subscribe(Some(filter))).await.unwrap();
     publish(
         &discovery,
-        DiscoveryEvent::Added(tagged(&at("h:9"), "other")),
+        DiscoveryEvent::Added(tagged(&worker_at("h:9"), "other")),
     )
     .await;
-    let worker = at("h:1");
+    let worker = worker_at("h:1");
     for event in [
         DiscoveryEvent::Added(worker.clone()),
         DiscoveryEvent::Dropped(worker),

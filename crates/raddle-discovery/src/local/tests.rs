@@ -10,10 +10,10 @@ use std::{
 use tempfile::TempDir;
 
 use super::*;
-use crate::testing::{at, next, ready, soon, tagged};
+use crate::testing::{next, ready, soon, tagged, worker_at};
 
 fn sample_worker() -> WorkerMetadata {
-    at("unix-abstract:x")
+    worker_at("unix-abstract:x")
 }
 
 fn pools() -> (TempDir, LocalDiscovery) {

@@ -49,7 +49,7 @@ type RecheckFn = Box<dyn Fn(&WorkerMetadata) + Send + Sync>;
 /// A worker, with its connection and health.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// What is published of the worker.
+    /// The worker's published metadata.
     pub metadata: Arc<WorkerMetadata>,
     /// Makes connections to the worker.
     pub factory: ConnectionFactory,

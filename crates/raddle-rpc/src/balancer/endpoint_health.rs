@@ -218,7 +218,7 @@ impl Drop for InFlightCall {
     }
 }
 
-/// What an error says about the worker.
+/// The health event that an error implies.
 fn health_event(error: &RpcError) -> Option<HealthEvent> {
     match (error.class(), error.code) {
         // The worker is there and decides for itself. A full worker accepts calls again as soon as

@@ -54,7 +54,7 @@ pub(crate) struct Channel {
     encoding: OnceLock<Encoding>,
 }
 
-/// What is known of the connection to a worker.
+/// State of the connection to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelState {
     /// Not tried yet, or the worker refused.

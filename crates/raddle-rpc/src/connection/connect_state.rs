@@ -20,7 +20,7 @@ pub(super) const SLOW: Duration = Duration::from_secs(1);
 /// Pause before a silent worker is tried again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// What is known of the connection to a worker.
+/// Shared state of connecting to a worker.
 #[derive(Default)]
 pub(super) struct ConnectState(watch::Sender<ConnectStatus>);
 

@@ -47,7 +47,7 @@ struct PendingPing {
     bytes: u64,
 }
 
-/// What was observed since the last round.
+/// Observations since the last round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeObservation {
     pub(super) now: Instant,
@@ -56,11 +56,11 @@ pub(super) struct ProbeObservation {
     /// Data was sent since the last round, or this process was stalled. So much may be in transit
     /// that a ping has to queue behind it.
     pub(super) has_moved: bool,
-    /// What the remote kernel has acknowledged. `None` for a local socket.
+    /// Acknowledgements by the remote kernel. `None` for a local socket.
     pub(super) acknowledged: Option<Acknowledged>,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProbeStep {
     /// The worker is alive, or still has time.

@@ -27,7 +27,7 @@ pub(crate) struct LinkSocket {
     tls: Option<Mutex<Connection>>,
 }
 
-/// What the peer's kernel has acknowledged (`TCP_INFO`), whatever its processes do.
+/// Acknowledgements by the peer's kernel (`TCP_INFO`), which do not depend on its processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledged {
     /// Bytes acknowledged in total.
@@ -53,7 +53,7 @@ impl LinkSocket {
         self.tls.is_none()
     }
 
-    /// What the peer's kernel has acknowledged. `None` on a local socket, or if the kernel does not
+    /// Acknowledgements by the peer's kernel. `None` on a local socket, or if the kernel does not
     /// say.
     pub(crate) fn acknowledged(&self) -> Option<Acknowledged> {
         if !self.is_remote {

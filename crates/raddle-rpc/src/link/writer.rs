@@ -77,7 +77,7 @@ struct LargeMessage {
 enum WriterPhase {
     #[default]
     Open,
-    /// What is queued is still sent.
+    /// Queued messages are still sent.
     Closing,
     /// Nothing more is sent.
     Closed,

@@ -39,7 +39,7 @@ const EXPLAIN_AFTER: Duration = Duration::from_secs(2);
 pub(super) type WorkerMaker =
     Arc<dyn Fn(usize, &BTreeSet<String>) -> Arc<dyn Worker> + Send + Sync>;
 
-/// What workers a pool keeps.
+/// The workers that a pool keeps.
 pub(super) struct PoolPlan {
     pub(super) size: usize,
     pub(super) quorum: usize,

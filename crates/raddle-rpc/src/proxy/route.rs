@@ -271,7 +271,7 @@ fn usable_workers(workers: Vec<v1::WorkerMetadata>, is_local_caller: bool) -> Ve
         .collect()
 }
 
-/// What a caller may determine about nested calls.
+/// A caller's rights over nested calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routing {
     /// Nothing: nested calls fail.

@@ -52,7 +52,7 @@ pub(super) type PeerOrigin = Option<IpAddr>;
 pub(super) struct AuthorizedPeer {
     pub(super) peer: PeerIdentity,
     pub(super) from: PeerOrigin,
-    /// What its calls may determine about nested calls.
+    /// The rights of its calls over nested calls.
     pub(super) routing: Routing,
 }
 

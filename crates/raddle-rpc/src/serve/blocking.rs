@@ -33,7 +33,7 @@ pub(super) struct BlockingDetector {
     routines: HashMap<&'static str, Arc<PollRecord>>,
 }
 
-/// What is known of a routine.
+/// Blocking history of a routine.
 struct PollRecord {
     ticks: Arc<AtomicU64>,
     /// The period in which a poll of it was last found to block. 0 if that is too long ago.

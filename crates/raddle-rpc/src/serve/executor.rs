@@ -59,7 +59,7 @@ pub(super) struct Executor {
     pub(super) phase: watch::Sender<StopPhase>,
 }
 
-/// What an executor needs.
+/// Dependencies and limits of an executor.
 pub(super) struct ExecutorSetup {
     pub(super) routines: Routines,
     /// The runtime of routines.
@@ -112,7 +112,7 @@ struct InFlight {
     number: CallId,
 }
 
-/// What a worker is doing.
+/// A worker's activity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActivityReport {
     pub(super) in_flight: usize,

@@ -27,7 +27,7 @@ pub trait Worker: Send + Sync + 'static {
     /// The worker's id, from its creation on.
     fn uid(&self) -> WorkerUid;
 
-    /// What is published of the worker. `None` before it was started.
+    /// The worker's published metadata. `None` before it was started.
     fn metadata(&self) -> Option<WorkerMetadata>;
 
     /// Its tags, which callers select workers by.
@@ -80,7 +80,7 @@ where
     }
 }
 
-/// What happens to calls in flight when a worker is stopped.
+/// The fate of calls in flight when a worker is stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StopMode {
     /// They are cancelled.

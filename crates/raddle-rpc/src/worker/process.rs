@@ -177,7 +177,7 @@ impl WorkerProcess {
         self.metadata.pid
     }
 
-    /// What is published of the worker.
+    /// The worker's published metadata.
     pub fn metadata(&self) -> &WorkerMetadata {
         &self.metadata
     }

@@ -69,14 +69,14 @@ fn one_matching_name_is_enough() {
 
 #[test]
 fn default_rules_require_a_verified_certificate() {
-    let (rules, somebody) = (AllowRules::default(), Identity::from_iter([]));
+    let (rules, unnamed) = (AllowRules::default(), Identity::from_iter([]));
     for action in [
         Action::Call("math.add"),
         Action::Stop,
         Action::Info,
         Action::Route,
     ] {
-        assert!(rules.permits(Some(&somebody), action));
+        assert!(rules.permits(Some(&unnamed), action));
         assert_eq!(
             rules.permits(None, action),
             !matches!(action, Action::Stop | Action::Route),

@@ -205,7 +205,7 @@ fn expected_names_replace_the_host_name() {
     for names in [
         &["spiffe://prod/render/7"][..],
         &["spiffe://prod/render/*"],
-        &["nobody", "spiffe://prod/*"],
+        &["other", "spiffe://prod/*"],
     ] {
         assert!(
             handshake_with(&worker, &expecting(&ca, names), "10.0.0.7").is_ok(),

@@ -47,7 +47,7 @@ fn changed_files_are_used_by_new_connections_only() {
     let mut met = connect(&before).unwrap();
     assert!(connect(&after).is_err());
     files(worker.home.path(), &new, &issue(&new, &[HOST], a_day()));
-    assert!(connect(&before).is_ok(), "nobody has looked yet");
+    assert!(connect(&before).is_ok(), "not reloaded yet");
     worker.credentials.make_check_due();
     assert!(connect(&after).is_ok());
     assert!(matches!(

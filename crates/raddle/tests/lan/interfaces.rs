@@ -127,7 +127,7 @@ fn uses_loopback_on_request_and_refuses_unknown_interfaces() {
     let mut mistaken = Program::start(&here, json!({"namespace": "math", "interfaces": ["eht0"]}));
     let error = mistaken.run_refused(&command("added", &metadata_at("0.0.0.0:7000")));
     assert!(
-        error.contains("there is no interface 'eht0', by name or by address; there are lo, eth0"),
+        error.contains("there is no interface with the name or address 'eht0': there are lo, eth0"),
         "{error}"
     );
 }

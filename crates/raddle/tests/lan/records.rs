@@ -136,15 +136,15 @@ fn explains_workers_that_cannot_be_published() {
         (&large, "tags: longer than 128 bytes"),
         (
             &metadata_at("unix:/run/x.sock"),
-            "it serves at unix:/run/x.sock, which other machines cannot reach",
+            "it listens on unix:/run/x.sock, which other machines cannot reach",
         ),
         (
             &metadata_at("127.0.0.1:7000"),
-            "it serves at 127.0.0.1:7000, which other machines cannot reach",
+            "it listens on 127.0.0.1:7000, which other machines cannot reach",
         ),
         (
             &metadata_at("10.9.9.9:7000"),
-            "no interface that was chosen has that address",
+            "no selected interface has that address",
         ),
         (
             &metadata_at("host.example:7000"),
@@ -154,7 +154,7 @@ fn explains_workers_that_cannot_be_published() {
         let error = publisher.run_refused(&command("added", worker));
         assert!(
             error.starts_with(&format!(
-                "worker {} cannot be published on the network",
+                "cannot publish worker {} on the network",
                 worker.uid
             )),
             "{error}"

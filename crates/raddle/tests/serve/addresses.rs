@@ -123,13 +123,13 @@ fn refuses_invalid_options_and_leaves_no_process() {
     let message = world.run_refused(&["--metrics-addr", &address], 2);
     assert!(message.contains("cannot listen on"), "{message}");
     for (args, expected) in [
-        (&["--bind", "nowhere"][..], "is no address"),
+        (&["--bind", "nowhere"][..], "invalid address"),
         (
             &["--bind", "127.0.0.1:65535", "--workers", "2"],
             "not enough ports",
         ),
         (&["--advertise", "0.0.0.0"], "invalid address"),
-        (&["--name", "two words"], "is no name for a pool"),
+        (&["--name", "two words"], "invalid pool name"),
         (&["--discovery", "rumour"], "expected 'local', 'lan'"),
         (&["--discovery", "file"], "name the file or directory"),
         (

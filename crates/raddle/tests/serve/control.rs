@@ -240,7 +240,7 @@ async fn explains_unknown_workers_and_addresses() {
         run_pool(&served, &["stop"]).assert_output(2, "POOL|UID|ADDRESS");
         run_pool(&served, &["workers", "--discovery", "dns"]).assert_output(2, "give the DNS name");
         run_pool(&served, &["workers", "--discovery", "dns:nowhere"])
-            .assert_output(2, "'nowhere' is no name of workers");
+            .assert_output(2, "invalid DNS name 'nowhere'");
         run_pool(
             &served,
             &["workers", "other", "--discovery", "file:workers"],

@@ -26,7 +26,7 @@ use crate::{
     connection::{CallRequest, ConnectionFactory, LIMIT},
 };
 
-/// What a worker behavior with calls.
+/// A worker's behavior on calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Behavior {
     Take,
