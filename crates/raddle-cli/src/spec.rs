@@ -264,8 +264,8 @@ fn create_out_directory(directory: &Path) -> Outcome<()> {
     fs::create_dir_all(directory)
         .or_usage_at(format_args!("cannot create {}", directory.display()))?;
     if rustix::process::geteuid().is_root() {
-        let nobody = raddle_runner::OVERFLOW_UID;
-        std::os::unix::fs::chown(directory, Some(nobody), Some(nobody))
+        let uid = raddle_runner::OVERFLOW_UID;
+        std::os::unix::fs::chown(directory, Some(uid), Some(uid))
             .or_raddle_at("cannot change the owner of --out")?;
     }
     Ok(())

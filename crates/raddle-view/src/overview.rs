@@ -48,7 +48,7 @@ pub struct TaskProgress {
     /// Its name.
     #[serde(skip)]
     pub name: String,
-    /// What it has reported.
+    /// The reported progress.
     pub progress: Progress,
 }
 

@@ -103,7 +103,7 @@ pub(crate) struct StartArgs {
     #[command(flatten)]
     #[serde(default)]
     pub(crate) hosts: HostArgs,
-    /// What the worker of a manager may spawn.
+    /// Limits what the worker of a manager may spawn.
     #[arg(skip)]
     pub(crate) spawn_policy: Option<SpawnPolicy>,
 }

@@ -21,9 +21,9 @@ pub(super) async fn hosts(
     plugins: &Plugins,
 ) -> Outcome<Vec<HostOptions>> {
     let flags = &args.hosts;
-    let is_asked_for = flags.hosts.is_some_and(|hosts| hosts > 0) || !flags.host.is_empty();
+    let is_requested = flags.hosts.is_some_and(|hosts| hosts > 0) || !flags.host.is_empty();
     if args.takes_one_task() {
-        return if is_asked_for {
+        return if is_requested {
             Err(Failure::Usage(
                 "a worker that takes one task runs it in a fresh process: leave out --host and --hosts".into(),
             ))
@@ -37,7 +37,7 @@ pub(super) async fn hosts(
     let mut all = Vec::new();
     let isolation = args.min_isolation.unwrap_or_default();
     if isolation == Isolation::Shared && flags.hosts != Some(0) {
-        let own = options(args, &args.name, HostProgram::Own);
+        let own = host_options(args, &args.name, HostProgram::Own);
         all.extend(own.with_routines_of(routines));
     }
     for (handler, argv, directory) in plugins.hosts(&args.caps.clone().unwrap_or_default()) {
@@ -48,7 +48,7 @@ pub(super) async fn hosts(
             handler: Some(handler.to_owned()),
             directory: Some(directory.to_string_lossy().into_owned()),
             is_fresh: isolation > Isolation::Shared,
-            ..options(args, handler, HostProgram::Command(argv.to_vec()))
+            ..host_options(args, handler, HostProgram::Command(argv.to_vec()))
         });
     }
     if !flags.host.is_empty() {
@@ -59,7 +59,7 @@ pub(super) async fn hosts(
         }
         let program = flags.host.first().map_or("host", String::as_str);
         let name = program.rsplit('/').next().unwrap_or(program).to_owned();
-        let mut hosts = options(args, &name, HostProgram::Command(flags.host.clone()));
+        let mut hosts = host_options(args, &name, HostProgram::Command(flags.host.clone()));
         hosts.is_fresh = isolation > Isolation::Shared;
         let hello = probe(&hosts).await.map_err(|reason| {
             Failure::Usage(format!(
@@ -90,22 +90,24 @@ pub(super) async fn hosts(
     Ok(all)
 }
 
-fn options(args: &StartArgs, name: &str, program: HostProgram) -> HostOptions {
+fn host_options(args: &StartArgs, name: &str, program: HostProgram) -> HostOptions {
     let flags = &args.hosts;
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let count = flags
         .hosts
         .unwrap_or_else(|| cores.min(args.concurrency.unwrap_or(cores)))
         .max(1);
-    // Somebody who says how much runs at a time means hosts as well.
-    let share = args.concurrency.map(|whole| whole.div_ceil(count));
-    let whole = HostOptions::new(name, program, count);
+    // An explicit --concurrency applies to hosts, too.
+    let share = args
+        .concurrency
+        .map(|concurrency| concurrency.div_ceil(count));
+    let defaults = HostOptions::new(name, program, count);
     let time = |span: HumanDuration| span.0;
     HostOptions {
         concurrency: flags
             .host_concurrency
             .or(share)
-            .unwrap_or(whole.concurrency),
+            .unwrap_or(defaults.concurrency),
         threads: flags
             .host_threads
             .or(share)
@@ -120,13 +122,13 @@ fn options(args: &StartArgs, name: &str, program: HostProgram) -> HostOptions {
         },
         blocked_timeout: flags
             .host_blocked_timeout
-            .map_or(whole.blocked_timeout, time),
+            .map_or(defaults.blocked_timeout, time),
         startup_timeout: flags
             .host_startup_timeout
-            .map_or(whole.startup_timeout, time),
+            .map_or(defaults.startup_timeout, time),
         shutdown_timeout: flags
             .host_shutdown_timeout
-            .map_or(whole.shutdown_timeout, time),
-        ..whole
+            .map_or(defaults.shutdown_timeout, time),
+        ..defaults
     }
 }

@@ -10,7 +10,7 @@ const CRITICAL_CHECKS: [&str; 4] = ["integrity", "journal", "persistence", "writ
 /// One result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// What was checked: the project, the broker, limits and so on.
+    /// The checked area: the project, the broker, limits and so on.
     pub area: &'static str,
     /// The name of the check.
     pub name: String,
@@ -18,7 +18,7 @@ pub struct Finding {
     pub ok: bool,
     /// Whether work cannot be done, or may be lost, until it is fixed.
     pub vital: bool,
-    /// What was found.
+    /// The result in words.
     pub detail: String,
     /// How to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -18,7 +18,7 @@ use serde::Serialize;
 pub use self::finding::Finding;
 use crate::Result;
 
-/// What to check.
+/// The subject of the checks.
 #[derive(Clone, Debug)]
 pub struct DoctorOptions<'a> {
     /// The broker.
@@ -49,7 +49,7 @@ pub struct Diagnosis {
     pub engine: Option<String>,
     /// The URL of the broker.
     pub location: String,
-    /// What the engine guarantees after a power cut.
+    /// The guarantee of the engine for a power cut.
     pub durability: Option<String>,
     /// The results.
     pub checks: Vec<Finding>,

@@ -141,7 +141,7 @@ impl ContainerSocket {
         self.directory.join(SOCKET)
     }
 
-    /// What clients of this socket may call: in a container, a client may be a task.
+    /// The rights of clients of this socket: in a container, a client may be a task.
     pub(super) fn clients(&self, worker: &worker::Options) -> ContainerClients {
         ContainerClients::new(worker.caps.clone(), worker.queues.clone())
             .with_uid(self.client_uid())
