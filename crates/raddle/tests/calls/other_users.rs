@@ -46,7 +46,7 @@ async fn refuses_connections_of_other_users() {
         let output = tokio::task::spawn_blocking(move || other_user.output().unwrap())
             .await
             .unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "turned away\n");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "refused\n");
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
     })
     .await;

@@ -600,7 +600,7 @@ async fn refuses_a_caller_certificate_as_a_worker() {
         let caller = trust.source(&trust.issue("spiffe://test/other")).load().unwrap();
         let outcome = called_by(&caller, &fake).await;
         assert!(
-            matches!(&outcome, Err(CallError::NoWorkers(none)) if none.to_string().contains("trust")),
+            matches!(&outcome, Err(CallError::NoWorkers(none)) if none.to_string().contains("the certificate lacks a usage")),
             "{outcome:?}"
         );
         assert_eq!(serves.process().unwrap().call_counts().await.taken, 0, "it has received no call");
@@ -673,7 +673,7 @@ async fn a_public_port_needs_tls_or_insecure() {
             .await
             .unwrap_err()
             .to_string();
-        let help = ["give credentials for TLS", "or say that it may be insecure"];
+        let help = ["give TLS credentials", "or allow plain connections"];
         assert!(help.iter().all(|part| error.contains(part)), "{error}");
         let insecure = move |tags: &_| open(tags).insecure();
         let pool = WorkerPool::builder()

@@ -172,7 +172,7 @@ async fn a_failed_start_reports_each_cause_and_leaves_no_process() {
             .await
             .unwrap_err()
             .to_string();
-        assert!(error.contains("give credentials for TLS"), "{error}");
+        assert!(error.contains("give TLS credentials"), "{error}");
         let slow = |tags: &_| LocalWorker::new(tags).program("/bin/cat");
         let error = pool(1)
             .worker(slow)

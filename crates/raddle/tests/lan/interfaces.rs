@@ -65,7 +65,7 @@ fn uses_chosen_interfaces_only() {
         &metadata_at(&format!("{far_address}:7000")),
     ));
     assert!(
-        error.contains("no interface that was chosen has that address"),
+        error.contains("no selected interface has that address"),
         "{error}"
     );
     drop((chosen, stranger));

@@ -271,7 +271,7 @@ async fn serves_another_program() {
         assert!(message.contains("there is no program nothing"), "{message}");
         let message = world.run_refused(&["--program", "/"], 2);
         assert!(
-            message.contains("/ is no program: give one with #[raddle::main]"),
+            message.contains("/ is not a program: name one with #[raddle::main]"),
             "{message}"
         );
         let command = world.command(&["--json", "--workers", "1", "--program", CALLEE]);

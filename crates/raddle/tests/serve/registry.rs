@@ -250,7 +250,7 @@ fn refuses_to_publish_unreachable_addresses() {
         ];
         let message = world.run_refused(&open, 2);
         assert!(
-            message.contains("'0.0.0.0:0' is another place on every machine")
+            message.contains("'0.0.0.0:0', which other machines cannot use")
                 && message.contains("--advertise"),
             "{message}"
         );
