@@ -47,9 +47,9 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The workers on the same network that were published under one name.
 ///
-/// ```no_run
+/// ```ignore
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use raddle_rpc::{WorkerPool, discovery::LanDiscovery, worker::LocalWorker};
+/// use raddle::{WorkerPool, discovery::LanDiscovery, pool::worker::LocalWorker};
 ///
 /// let lan = LanDiscovery::new("math")?.interfaces(["eth0"]);
 /// // On this and every other machine of the network.
