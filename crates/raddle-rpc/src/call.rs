@@ -1,4 +1,4 @@
-//! A call of a routine, before it is made and while it is.
+//! Calls of routines, as futures and streams.
 
 use std::{
     fmt,
@@ -24,14 +24,15 @@ use crate::{
     scope::{CallDestination, Scope},
 };
 
-/// A call of a function. It is made when it is first polled, and cancelled when it is dropped.
+/// A call of a function. It starts when first polled, and is cancelled on drop.
 #[must_use = "a call is made when it is awaited"]
 pub struct Call<T, E = Never> {
     state: CallState,
     result: PhantomData<fn() -> Result<T, E>>,
 }
 
-/// A call of a function that gives items. It is made when the first is asked for, and cancelled when it is dropped.
+/// A call of a function that returns a stream. It starts when the first item is polled, and is
+/// cancelled on drop.
 #[must_use = "a call is made when the first item is asked for"]
 pub struct CallStream<T> {
     state: CallState,
@@ -40,14 +41,14 @@ pub struct CallStream<T> {
 
 enum CallState {
     Prepared(Box<PreparedCall>),
-    Calling(Pin<Box<dyn Future<Output = Result<TakenCall, CallError>> + Send>>),
-    /// And how long it may still take. The worker ends it then too, unless its thread is blocked.
-    Called(Box<ReplyStream>, Option<Pin<Box<Sleep>>>),
-    Over,
+    Dispatching(Pin<Box<dyn Future<Output = Result<AcceptedCall, CallError>> + Send>>),
+    /// With the deadline. The worker ends the call then too, unless its thread is blocked.
+    Streaming(Box<ReplyStream>, Option<Pin<Box<Sleep>>>),
+    Finished,
 }
 
-/// What comes back of a call that was taken, and until when.
-type TakenCall = (ReplyStream, Option<Instant>);
+/// The replies of an accepted call, and its deadline.
+type AcceptedCall = (ReplyStream, Option<Instant>);
 
 struct PreparedCall {
     routine: &'static str,
@@ -59,7 +60,8 @@ struct PreparedCall {
 
 impl CallState {
     fn new(routine: &'static str, arguments: EncodedArgs) -> Self {
-        // Where it is written counts, not where it is awaited: it may be handed to another task.
+        // The scope is that of the place where the call is written, not where it is awaited: the
+        // future may move to another task.
         let scope = Scope::current();
         Self::Prepared(Box::new(PreparedCall {
             routine,
@@ -70,75 +72,77 @@ impl CallState {
         }))
     }
 
-    fn prepare(&mut self, change: impl FnOnce(&mut PreparedCall)) {
+    fn configure(&mut self, change: impl FnOnce(&mut PreparedCall)) {
         if let Self::Prepared(prepared) = self {
             change(prepared);
         }
     }
 
-    /// The next thing that is heard of it, and how values in that are written. The call is made, if it was not.
-    fn poll_step(
+    /// The next event, and the encoding of its value. Starts the call if necessary.
+    fn poll_event(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(CallEvent, Encoding), CallError>> {
         loop {
             match self {
                 Self::Prepared(_) => {
-                    let Self::Prepared(prepared) = std::mem::replace(self, Self::Over) else {
-                        unreachable!("as seen")
+                    let Self::Prepared(prepared) = std::mem::replace(self, Self::Finished) else {
+                        unreachable!("matched above")
                     };
-                    *self = Self::Calling(Box::pin(prepared.call()));
+                    *self = Self::Dispatching(Box::pin(prepared.call()));
                 }
-                Self::Calling(calling) => match ready!(calling.as_mut().poll(cx)) {
+                Self::Dispatching(dispatching) => match ready!(dispatching.as_mut().poll(cx)) {
                     Ok((replies, deadline)) => {
                         let timer = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
-                        *self = Self::Called(Box::new(replies), timer);
+                        *self = Self::Streaming(Box::new(replies), timer);
                     }
                     Err(error) => {
-                        *self = Self::Over;
+                        *self = Self::Finished;
                         return Poll::Ready(Err(error));
                     }
                 },
-                Self::Called(replies, timer) => {
-                    let Poll::Ready(step) = replies.poll_next(cx) else {
+                Self::Streaming(replies, timer) => {
+                    let Poll::Ready(event) = replies.poll_next(cx) else {
                         ready!(
                             timer
                                 .as_mut()
                                 .map_or(Poll::Pending, |timer| timer.as_mut().poll(cx))
                         );
-                        *self = Self::Over;
+                        *self = Self::Finished;
                         return Poll::Ready(Err(CallError::TimedOut));
                     };
                     let encoding = replies.encoding();
-                    if step.is_last() {
-                        *self = Self::Over;
+                    if event.is_last() {
+                        *self = Self::Finished;
                     }
-                    return Poll::Ready(Ok((step, encoding)));
+                    return Poll::Ready(Ok((event, encoding)));
                 }
-                Self::Over => return Poll::Ready(Ok((CallEvent::End, Encoding::default()))),
+                Self::Finished => return Poll::Ready(Ok((CallEvent::End, Encoding::default()))),
             }
         }
     }
 
-    /// The next value of it, or why there is none. Nothing after the last.
+    /// The next value or error. `None` after the last.
     fn poll_value<T, E>(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, CallError<E>>>>
     where
         T: DeserializeOwned + 'static,
         E: DeserializeOwned + 'static,
     {
         loop {
-            let value = match ready!(self.poll_step(cx)) {
+            let value = match ready!(self.poll_event(cx)) {
                 Ok((CallEvent::Accepted, _)) => continue,
                 Ok((CallEvent::Item(value) | CallEvent::Result(value), encoding)) => {
                     encoding.read(&value).map_err(CallError::Result)
                 }
                 Ok((CallEvent::End, _)) => return Poll::Ready(None),
-                Ok((CallEvent::Exception(exception), encoding)) => Err(thrown(exception, encoding)),
+                Ok((CallEvent::Exception(exception), encoding)) => {
+                    Err(exception_error(exception, encoding))
+                }
                 Ok((CallEvent::Failed(error), _)) => Err(error.into()),
                 Err(error) => Err(error.widen()),
             };
             if value.is_err() {
-                *self = Self::Over;
+                *self = Self::Finished;
             }
             return Poll::Ready(Some(value));
         }
@@ -146,7 +150,7 @@ impl CallState {
 }
 
 impl PreparedCall {
-    async fn call(self) -> Result<TakenCall, CallError> {
+    async fn call(self) -> Result<AcceptedCall, CallError> {
         let Self {
             routine,
             arguments,
@@ -154,12 +158,12 @@ impl PreparedCall {
             timeout,
             key,
         } = self;
-        let proxy = match &scope.to {
-            CallDestination::Nowhere => return Err(CallError::NoPool),
+        let proxy = match &scope.destination {
+            CallDestination::None => return Err(CallError::NoPool),
             CallDestination::Proxy(proxy) => proxy.clone(),
             CallDestination::Route(route) => route.proxy().await?,
         };
-        let rewrite = arguments.rewrite();
+        let transcode = arguments.rewrite();
         let arguments = arguments.finish().map_err(CallError::Arguments)?;
         let timeout = scope.timeout(timeout);
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
@@ -177,7 +181,7 @@ impl PreparedCall {
             protocol: PROTOCOL,
             routine: routine.to_owned(),
             arguments: arguments.into(),
-            // Nothing means for ever, so the shortest time is one.
+            // In the protocol, 0 means no timeout.
             timeout_ms: timeout.map_or(0, |timeout| (timeout.as_millis() as u64).max(1)),
             traceparent,
             tracestate: tracestate.unwrap_or_default(),
@@ -185,9 +189,9 @@ impl PreparedCall {
             depth: scope.depth,
             ..v1::Call::default()
         };
-        let outgoing =
-            CallRequest::new(call, rewrite, scope.values, key).map_err(CallError::Arguments)?;
-        let dispatch = proxy.dispatch(outgoing, timeout);
+        let request =
+            CallRequest::new(call, transcode, scope.values, key).map_err(CallError::Arguments)?;
+        let dispatch = proxy.dispatch(request, timeout);
         let replies = match deadline {
             None => dispatch.await?,
             Some(deadline) => timeout_at(deadline, dispatch)
@@ -198,33 +202,33 @@ impl PreparedCall {
     }
 }
 
-/// What the methods of a function's and a stream's call have in common.
+/// The methods that `Call` and `CallStream` share.
 macro_rules! prepared {
     ($call:ident < $($of:ident),+ >) => {
         impl<$($of),+> $call<$($of),+> {
-            /// A call of the routine of this name.
+            /// A call of the routine with this name.
             pub fn new(routine: &'static str, arguments: EncodedArgs) -> Self {
                 Self { state: CallState::new(routine, arguments), result: PhantomData }
             }
 
-            /// Makes it on this pool, or by this proxy, wherever it is written.
-            pub fn on(mut self, on: impl CallTarget) -> Self {
-                let proxy = on.proxy().clone();
-                self.state.prepare(|prepared| prepared.scope.to = CallDestination::Proxy(proxy));
+            /// Makes the call on this pool or proxy, instead of the one of the scope.
+            pub fn on(mut self, target: impl CallTarget) -> Self {
+                let proxy = target.proxy().clone();
+                self.state.configure(|prepared| prepared.scope.destination = CallDestination::Proxy(proxy));
                 self
             }
 
-            /// How long it may take. It is ended then, here and there.
+            /// Sets a timeout. Caller and worker both end the call then.
             pub fn timeout(mut self, timeout: Duration) -> Self {
-                self.state.prepare(|prepared| prepared.timeout = Some(timeout));
+                self.state.configure(|prepared| prepared.timeout = Some(timeout));
                 self
             }
 
-            /// Calls with the same key go to the same worker, as long as it is there, if the pool's balancer is `Sticky`.
-            /// What counts is its text: the number 42 is the key `"42"`.
+            /// Sets the affinity key: with a `Sticky` balancer, calls with the same key go to the
+            /// same worker while it exists. The key's text counts: the number 42 is the key `"42"`.
             pub fn key(mut self, key: impl std::fmt::Display) -> Self {
                 let key = crate::balancer::hash_key(&key);
-                self.state.prepare(|prepared| prepared.key = Some(key));
+                self.state.configure(|prepared| prepared.key = Some(key));
                 self
             }
         }
@@ -249,14 +253,18 @@ impl<T: DeserializeOwned + 'static, E: DeserializeOwned + 'static> Future for Ca
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let outcome = ready!(self.state.poll_value(cx));
-        self.state = CallState::Over;
-        let none = || Err(CallError::Result("the routine ended without one".into()));
+        self.state = CallState::Finished;
+        let none = || {
+            Err(CallError::Result(
+                "the routine ended without a result".into(),
+            ))
+        };
         Poll::Ready(outcome.unwrap_or_else(none))
     }
 }
 
 impl<T: DeserializeOwned + 'static> CallStream<T> {
-    /// The next item; `None` after the last one, and after an error.
+    /// The next item. `None` after the last one, and after an error.
     pub async fn next(&mut self) -> Option<Result<T, CallError>> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await
     }
@@ -270,8 +278,8 @@ impl<T: DeserializeOwned + 'static> Stream for CallStream<T> {
     }
 }
 
-/// The error that a worker tells of.
-fn thrown<E: DeserializeOwned + 'static>(
+/// Converts an exception that the worker reports.
+fn exception_error<E: DeserializeOwned + 'static>(
     exception: v1::Exception,
     encoding: Encoding,
 ) -> CallError<E> {
@@ -287,7 +295,7 @@ fn thrown<E: DeserializeOwned + 'static>(
         Kind::Failed => match encoding.read(&value) {
             Ok(error) => CallError::Failed(error),
             Err(error) => CallError::Result(format!(
-                "the routine failed ({message}), and its error cannot be read: {error}"
+                "the routine failed ({message}), and cannot read its error: {error}"
             )),
         },
         Kind::Panicked => CallError::Panicked {

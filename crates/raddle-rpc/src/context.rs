@@ -1,12 +1,12 @@
-//! Values that travel with calls: whoever is called, however far down, finds them as its caller had them.
+//! Context values: they travel with calls, and every routine down the chain sees them.
 //!
 //! ```no_run
-//! # use raddle_rpc::context::Key;
-//! static TENANT: Key<String> = Key::new("tenant");
+//! # use raddle_rpc::context::ContextKey;
+//! static TENANT: ContextKey<String> = ContextKey::new("tenant");
 //!
 //! # async fn example() {
 //! TENANT.scope("acme".into(), async {
-//!     // Also in routines that are called here, in whatever process they run.
+//!     // Also in routines that are called here, in any process.
 //!     assert_eq!(TENANT.get().as_deref(), Some("acme"));
 //! }).await;
 //! # }
@@ -26,28 +26,28 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::scope::Scope;
 
-/// All values, by name.
+/// All values by name.
 pub(crate) type ContextValues = Arc<BTreeMap<String, ContextValue>>;
 
-/// A value, as it is sent.
+/// An encoded value.
 #[derive(Clone, Debug)]
 pub(crate) struct ContextValue {
     encoding: Encoding,
     bytes: Bytes,
-    /// Writes it in another encoding: by its type, where that is known.
-    rewrite: ValueTranscoder,
+    /// Transcodes the value, by its type where that is known.
+    transcode: ValueTranscoder,
 }
 
-/// From an encoding to another.
+/// Transcodes from one encoding to another.
 type ValueTranscoder = fn(Encoding, &[u8], Encoding) -> Result<Vec<u8>, String>;
 
 impl ContextValue {
-    /// One that has come with a call, and is of whatever type.
+    /// A value that came with a call, of unknown type.
     pub(crate) fn received(encoding: Encoding, bytes: Bytes) -> Self {
         Self {
             encoding,
             bytes,
-            rewrite: Encoding::rewrite_any,
+            transcode: Encoding::rewrite_any,
         }
     }
 
@@ -55,11 +55,11 @@ impl ContextValue {
         if encoding == self.encoding {
             return Ok(self.bytes.clone());
         }
-        (self.rewrite)(self.encoding, &self.bytes, encoding).map(Bytes::from)
+        (self.transcode)(self.encoding, &self.bytes, encoding).map(Bytes::from)
     }
 }
 
-/// All values, as they are sent to who reads this.
+/// Encodes all values.
 pub(crate) fn encode_values(
     values: &ContextValues,
     encoding: Encoding,
@@ -67,31 +67,31 @@ pub(crate) fn encode_values(
     let write = |(name, value): (&String, &ContextValue)| match value.encode_for(encoding) {
         Ok(bytes) => Ok((name.clone(), bytes)),
         Err(error) => Err(format!(
-            "the context value '{name}' cannot be sent as {encoding}: {error}"
+            "cannot send the context value '{name}' as {encoding}: {error}"
         )),
     };
     values.iter().map(write).collect()
 }
 
-/// The name and the type of a value.
+/// The name and type of a context value.
 #[derive(Debug)]
 pub struct ContextKey<T> {
     name: &'static str,
-    of: PhantomData<fn() -> T>,
+    value: PhantomData<fn() -> T>,
 }
 
 impl<T> ContextKey<T> {
-    /// One with this name, which callers and those they call must both use.
+    /// A key with this name, which caller and routine must both use.
     pub const fn new(name: &'static str) -> Self {
         Self {
             name,
-            of: PhantomData,
+            value: PhantomData,
         }
     }
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> ContextKey<T> {
-    /// The value here. `None` if nobody has set it, or as another type.
+    /// The value in the current scope. `None` if it is not set, or of another type.
     pub fn get(&self) -> Option<T> {
         Scope::current()
             .values
@@ -99,10 +99,10 @@ impl<T: Serialize + DeserializeOwned + 'static> ContextKey<T> {
             .and_then(|value| value.encoding.read(&value.bytes).ok())
     }
 
-    /// Sets it for a future, and for all that is called in there.
+    /// Sets the value for a future and everything that it calls.
     ///
     /// # Panics
-    /// If the value's own code fails to write it down.
+    /// If the value cannot be serialised.
     pub fn scope<F: Future>(
         &self,
         value: T,
@@ -111,30 +111,30 @@ impl<T: Serialize + DeserializeOwned + 'static> ContextKey<T> {
         let encoding = Encoding::default();
         let bytes = encoding
             .write(&value)
-            .expect("a context value can be written down")
+            .expect("a context value serialises")
             .into();
         let (name, value) = (
             self.name,
             ContextValue {
                 encoding,
                 bytes,
-                rewrite: Encoding::rewrite::<T>,
+                transcode: Encoding::rewrite::<T>,
             },
         );
         async move {
             let mut scope = Scope::current();
             Arc::make_mut(&mut scope.values).insert(name.to_owned(), value);
-            scope.around(future).await
+            scope.run(future).await
         }
     }
 }
 
-/// The trace that the routine that asks belongs to: its caller's, or its process's.
+/// The trace of the current scope: of the routine's caller, or of this process.
 pub fn trace() -> Option<Trace> {
     Scope::current().trace().cloned()
 }
 
-/// How much time the routine that asks has left, if its caller will not wait for ever.
+/// The time left until the caller's deadline, if there is one.
 pub fn time_left() -> Option<Duration> {
     Scope::current().timeout(None)
 }
@@ -150,7 +150,7 @@ mod tests {
     static NAME_AS_NUMBER: ContextKey<u32> = ContextKey::new("name");
 
     #[tokio::test]
-    async fn values_hold_inside_and_inner_ones_come_first() {
+    async fn inner_scopes_shadow_outer_ones() {
         assert_eq!(NAME.get(), None);
         let inside = async {
             assert_eq!(
@@ -172,29 +172,29 @@ mod tests {
     static PLACE: ContextKey<Ipv4Addr> = ContextKey::new("place");
     static WEIGHT: ContextKey<f64> = ContextKey::new("weight");
 
-    async fn sent(encoding: Encoding) -> Result<HashMap<String, Bytes>, String> {
+    async fn encoded(encoding: Encoding) -> Result<HashMap<String, Bytes>, String> {
         encode_values(&Scope::current().values, encoding)
     }
 
     #[tokio::test]
-    async fn values_are_sent_by_their_type_in_whatever_encoding() {
+    async fn values_are_transcoded_by_type() {
         let json = PLACE
-            .scope(Ipv4Addr::LOCALHOST, sent(Encoding::Json))
+            .scope(Ipv4Addr::LOCALHOST, encoded(Encoding::Json))
             .await
             .unwrap();
         assert_eq!(json["place"].as_ref(), br#""127.0.0.1""#);
         let error = WEIGHT
-            .scope(f64::NAN, sent(Encoding::Json))
+            .scope(f64::NAN, encoded(Encoding::Json))
             .await
             .unwrap_err();
         assert!(
-            error.starts_with("the context value 'weight' cannot be sent as json: NaN"),
+            error.starts_with("cannot send the context value 'weight' as json: NaN"),
             "{error}"
         );
     }
 
     #[tokio::test]
-    async fn values_that_have_come_in_json_are_read_and_passed_on() {
+    async fn received_json_values_are_read_and_passed_on() {
         let received = |(name, json): (&str, &'static str)| {
             (
                 name.to_owned(),
@@ -214,22 +214,22 @@ mod tests {
                 (PLACE.get(), NAME_AS_NUMBER.get()),
                 (Some(Ipv4Addr::LOCALHOST), None)
             );
-            let error = sent(Encoding::MessagePack).await.unwrap_err();
+            let error = encoded(Encoding::MessagePack).await.unwrap_err();
             assert!(
-                error.starts_with("the context value 'torn' cannot be sent as messagepack"),
+                error.starts_with("cannot send the context value 'torn' as messagepack"),
                 "{error}"
             );
             assert_eq!(
-                sent(Encoding::Json).await.unwrap()["torn"].as_ref(),
+                encoded(Encoding::Json).await.unwrap()["torn"].as_ref(),
                 b"{",
-                "as it came"
+                "unchanged"
             );
         };
         Scope {
             values: Arc::clone(&values),
             ..Scope::default()
         }
-        .around(inside)
+        .run(inside)
         .await;
         let mut values = values;
         Arc::make_mut(&mut values).remove("torn");

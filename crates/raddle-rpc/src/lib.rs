@@ -1,8 +1,11 @@
-//! Calls: functions that run in worker processes as if they were local. No broker, no scheduler; one round trip.
+//! Calls: functions that run in worker processes as if they were local. No broker and no scheduler:
+//! one round trip.
 //!
-//! A [`WorkerPool`] starts workers, each this same program again, and publishes them to a *discovery*. A [`WorkerProxy`] follows a discovery and
-//! keeps the [`Context`](balancer::Context) of its workers. A call is handed to the proxy, which has a *balancer* choose a worker, and a
-//! [`Connection`](connection::Connection) carries it there. In the worker, [`serve`] runs it, and what comes of it goes back the same way.
+//! A [`WorkerPool`] starts workers, each this same program again, and publishes them to a
+//! *discovery*. A [`WorkerProxy`] follows a discovery and keeps its workers in a
+//! [`BalancerContext`](balancer::BalancerContext). The proxy passes a call to a *balancer*, which
+//! chooses a worker, and a [`Connection`](connection::Connection) carries the call there. In the
+//! worker, [`serve`] runs the routine and sends the result back.
 
 pub mod balancer;
 mod call;

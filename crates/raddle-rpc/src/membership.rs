@@ -1,7 +1,9 @@
-//! How a pool and the workers that it has started know each other, whatever the rules of the workers are.
+//! Proof of pool membership: a pool and its workers recognise each other, whatever the workers'
+//! allow rules say.
 //!
-//! The pool makes a key, and gives it to each of its workers over the socket by which it holds it. A caller proves with an HMAC that it has the key. The HMAC is
-//! of the worker's uid, so that a worker that is shown one cannot use it to call another.
+//! The pool generates a key and passes it to each worker over the socket pair that it started the
+//! worker with. A caller proves with an HMAC that it has the key. The HMAC covers the worker's uid,
+//! so a worker that receives one cannot use it to call another.
 
 use std::fmt;
 
@@ -13,17 +15,18 @@ use ring::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What only a pool and its workers know.
+/// A secret of a pool and its workers.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct PoolKey([u8; 32]);
 
 tokio::task_local! {
-    /// That of the pool that starts a worker. A `WorkerFactory` may wrap workers, so it is no argument of theirs.
-    static STARTS: PoolKey;
+    /// The key of the pool that is starting a worker. Not an argument of `Worker::start`, because a
+    /// `WorkerFactory` may wrap workers.
+    static STARTING_POOL: PoolKey;
 }
 
 impl PoolKey {
-    /// A new one.
+    /// Generates a key.
     pub(crate) fn generate() -> Self {
         let mut key = [0; 32];
         SystemRandom::new()
@@ -32,22 +35,22 @@ impl PoolKey {
         Self(key)
     }
 
-    /// That of the pool that starts a worker just now, if it is one.
+    /// The key of the pool that is starting a worker in this task, if any.
     pub(crate) fn of_starting_pool() -> Option<Self> {
-        STARTS.try_with(Clone::clone).ok()
+        STARTING_POOL.try_with(Clone::clone).ok()
     }
 
-    /// Runs the start of a worker, which is given the key.
-    pub(crate) async fn starting<F: Future>(self, start: F) -> F::Output {
-        STARTS.scope(self, start).await
+    /// Runs the start of a worker, to which `of_starting_pool` gives the key.
+    pub(crate) async fn run_start<F: Future>(self, start: F) -> F::Output {
+        STARTING_POOL.scope(self, start).await
     }
 
-    /// What proves to a worker that a call comes from its pool.
+    /// Proves to the worker that a call comes from its pool.
     pub(crate) fn proof_for(&self, worker: WorkerUid) -> Bytes {
         Bytes::copy_from_slice(hmac::sign(&self.hmac_key(), worker.as_bytes()).as_ref())
     }
 
-    /// Whether this proves to a worker that a call comes from its pool.
+    /// Checks a caller's proof for the worker.
     pub(crate) fn verify(&self, worker: WorkerUid, proof: &[u8]) -> bool {
         hmac::verify(&self.hmac_key(), worker.as_bytes(), proof).is_ok()
     }
@@ -68,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_is_for_one_worker_of_one_pool() {
+    fn proof_is_valid_for_one_worker_of_one_pool() {
         let (key, other) = (PoolKey::generate(), PoolKey::generate());
-        let (worker, neighbour) = (WorkerUid::new(), WorkerUid::new());
+        let (worker, other_worker) = (WorkerUid::new(), WorkerUid::new());
         let proof = key.proof_for(worker);
         assert!(key.verify(worker, &proof));
         assert!(
-            !key.verify(neighbour, &proof)
+            !key.verify(other_worker, &proof)
                 && !other.verify(worker, &proof)
                 && !key.verify(worker, b"")
         );

@@ -1,9 +1,9 @@
-//! The bridge between calls and workers: follows a discovery, and has a balancer choose.
+//! `WorkerProxy`: sends calls to workers that a discovery lists, through a balancer.
 
-mod endpoint_set;
 mod follow;
-mod resource;
+mod readmission;
 mod route;
+mod ttl_cache;
 
 use std::{
     collections::BTreeSet,
@@ -35,54 +35,55 @@ use crate::{
     scope::{CallDestination, Scope},
 };
 
-/// Hands calls to workers. Cheap to clone; what it keeps ends with its last clone.
+/// Sends calls to workers. Cheap to clone; connections and subscription end with the last clone.
 #[derive(Clone)]
 pub struct WorkerProxy(Arc<ProxyInner>);
 
 struct ProxyInner {
     context: BalancerContext,
     balancer: Arc<dyn Balancer>,
-    /// How those who are called find the same workers, if it does not depend on which are known.
+    /// How nested calls find the same workers, if that does not depend on the workers known.
     route: Option<Bytes>,
     limit: usize,
-    /// Those of them that are workers of the pool that this process belongs to.
-    members: Option<PoolMembers>,
-    /// As whom workers are spoken to.
+    /// Workers of the pool that has started this process.
+    pool_members: Option<PoolMembers>,
+    /// Presented to workers.
     credentials: Option<WorkerCredentials>,
-    /// Who has workers started, where there is somebody.
+    /// Starts workers on demand, if the proxy belongs to a pool.
     source: Option<Arc<dyn WorkerSource>>,
-    /// Follows the discovery.
+    /// The task that follows discovery.
     follower: OnceLock<AbortHandle>,
 }
 
-/// Somebody who has workers started.
+/// Starts workers on demand.
 pub(crate) trait WorkerSource: Send + Sync + 'static {
-    /// How often a worker has come so far.
+    /// Number of workers that have become ready so far.
     fn arrivals(&self) -> u64;
 
-    /// Wants a worker that has come after `seen` others. For one that is held back because others have ended too soon, it waits for no longer than `brief`.
-    fn wanted(&self, seen: u64, brief: Duration) -> BoxFuture<'_, DemandOutcome>;
+    /// Requests a worker, and waits until more than `seen` have become ready. While a crash-loop
+    /// backoff holds workers back, waits no longer than `brief`.
+    fn request_worker(&self, seen: u64, brief: Duration) -> BoxFuture<'_, DemandOutcome>;
 }
 
-/// What becomes of a worker that is wanted.
+/// The outcome of requesting a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DemandOutcome {
-    /// One has come.
-    Came,
-    /// None will: none is missing, or the pool stops.
-    Never,
-    /// One comes later: workers end too soon, and the next is started after a pause.
-    HeldBack,
+    /// A worker has become ready.
+    Arrived,
+    /// None will: the pool is complete, or stopping.
+    Unavailable,
+    /// A worker follows later: workers crash, and the next one starts after a backoff.
+    BackedOff,
 }
 
-/// Workers of the pool that has started this process, which is a worker of it as well.
+/// Workers of the pool that has started this process.
 pub(crate) struct PoolMembers {
     pub(crate) key: PoolKey,
-    /// Which they are. All that are found, if nothing is said.
-    pub(crate) which: Option<BTreeSet<WorkerUid>>,
+    /// Their ids. `None`: all workers found are members.
+    pub(crate) uids: Option<BTreeSet<WorkerUid>>,
 }
 
-/// How a proxy is made.
+/// Builds a `WorkerProxy`.
 pub struct ProxyBuilder {
     from: DiscoverySource,
     tags: BTreeSet<String>,
@@ -90,67 +91,69 @@ pub struct ProxyBuilder {
     limit: usize,
     credentials: Option<WorkerCredentials>,
     source: Option<Arc<dyn WorkerSource>>,
-    route: Option<RouteBy>,
-    members: Option<PoolMembers>,
+    route: Option<RouteSource>,
+    pool_members: Option<PoolMembers>,
     context: BalancerContext,
 }
 
-/// What is said of how those who are called find the same workers.
-enum RouteBy {
+/// How nested calls find the same workers.
+enum RouteSource {
     /// By the id of the pool that has started them.
-    Members(String),
-    /// As the caller of this process has said.
-    Given(Bytes),
+    PoolId(String),
+    /// By the route that this process has received.
+    Received(Bytes),
 }
 
 enum DiscoverySource {
-    Members(String),
-    Pool(String),
+    PoolId(String),
+    PoolName(String),
     Discovery(Arc<dyn Discovery>),
     Workers(Vec<WorkerMetadata>),
 }
 
-/// How long a call waits for a worker that is being started.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long it waits while workers end as soon as they are started. A call under a storm of kills has its answer, or its error, within 2 s.
-const BRIEF: Duration = Duration::from_millis(1500);
+/// How long a call waits for a worker that is starting.
+const START_WAIT: Duration = Duration::from_secs(30);
+/// How long a call waits while workers crash at start. During a storm of kills, a call has its
+/// result or its error within 2 s.
+const CRASH_LOOP_WAIT: Duration = Duration::from_millis(1500);
 
 impl WorkerProxy {
-    /// One for the workers of a pool of this user on this machine, by its name.
+    /// For the workers of a pool of this user on this machine, by the pool's name.
     pub fn of_pool(name: impl Into<String>) -> ProxyBuilder {
-        ProxyBuilder::new(DiscoverySource::Pool(name.into()))
+        ProxyBuilder::new(DiscoverySource::PoolName(name.into()))
     }
 
-    /// One for the workers that a pool of this user on this machine has started, by the id of the pool.
-    pub(crate) fn of_members(id: impl Into<String>) -> ProxyBuilder {
-        ProxyBuilder::new(DiscoverySource::Members(id.into()))
+    /// For the workers that a pool of this user on this machine has started, by the pool's id.
+    pub(crate) fn of_pool_id(id: impl Into<String>) -> ProxyBuilder {
+        ProxyBuilder::new(DiscoverySource::PoolId(id.into()))
     }
 
-    /// One for the workers that a discovery tells of.
+    /// For the workers that a discovery lists.
     pub fn of_discovery(discovery: impl Discovery) -> ProxyBuilder {
         ProxyBuilder::new(DiscoverySource::Discovery(Arc::new(discovery)))
     }
 
-    /// One for these workers.
+    /// For these workers.
     pub fn of_workers(workers: impl IntoIterator<Item = WorkerMetadata>) -> ProxyBuilder {
         ProxyBuilder::new(DiscoverySource::Workers(workers.into_iter().collect()))
     }
 
-    /// Runs a future in which routines are called by this.
+    /// Runs a future whose calls go through this proxy.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        let to = CallDestination::Proxy(self.clone());
-        // What else surrounds it is what does when it is awaited.
+        let destination = CallDestination::Proxy(self.clone());
+        // The rest of the scope is that of the place where the future is awaited.
         async move {
             Scope {
-                to,
+                destination,
                 ..Scope::current()
             }
-            .around(future)
+            .run(future)
             .await
         }
     }
 
-    /// Spawns a task in which routines are called by this. A task of [`tokio::spawn`] is outside of every scope.
+    /// Spawns a task whose calls go through this proxy. A task of [`tokio::spawn`] is outside every
+    /// scope.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -158,19 +161,18 @@ impl WorkerProxy {
         tokio::spawn(self.scope(future))
     }
 
-    /// The workers that it knows.
+    /// The known workers.
     pub fn context(&self) -> &BalancerContext {
         &self.0.context
     }
 
-    /// How those who are called find the same workers: by the name of the pool, or else those that are known now.
+    /// The route for nested calls: the name of the pool, or else the workers known now.
     pub(crate) fn route(&self) -> Bytes {
         match &self.0.route {
             Some(by_name) => by_name.clone(),
-            None => self
-                .0
-                .context
-                .route(|workers| route::to(workers, self.0.balancer.name(), self.0.limit)),
+            None => self.0.context.route(|workers| {
+                route::route_to_workers(workers, self.0.balancer.name(), self.0.limit)
+            }),
         }
     }
 
@@ -188,29 +190,31 @@ impl WorkerProxy {
         let Some(source) = source else {
             return balancer.dispatch(call, context, timeout).await;
         };
-        let (began, mut has_waited) = (Instant::now(), false);
+        let (started, mut has_waited) = (Instant::now(), false);
         loop {
             let seen = source.arrivals();
-            let left = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+            let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
             let none = match balancer.dispatch(call.clone(), context, left).await {
                 Err(CallError::NoWorkers(none)) => none,
                 outcome => return outcome,
             };
-            // One that was killed is replaced in no time, which a call just then need not fail for.
-            let (patience, brief) = (
-                PATIENCE.saturating_sub(began.elapsed()),
-                BRIEF.saturating_sub(began.elapsed()),
+            // A killed worker is replaced within moments, so wait instead of failing the call.
+            let (start_wait, crash_loop_wait) = (
+                START_WAIT.saturating_sub(started.elapsed()),
+                CRASH_LOOP_WAIT.saturating_sub(started.elapsed()),
             );
-            let wanted = match has_waited && brief.is_zero() {
-                true => DemandOutcome::HeldBack,
-                false => tokio::time::timeout(patience, source.wanted(seen, brief))
-                    .await
-                    .unwrap_or(DemandOutcome::Never),
+            let outcome = match has_waited && crash_loop_wait.is_zero() {
+                true => DemandOutcome::BackedOff,
+                false => {
+                    tokio::time::timeout(start_wait, source.request_worker(seen, crash_loop_wait))
+                        .await
+                        .unwrap_or(DemandOutcome::Unavailable)
+                }
             };
-            match wanted {
-                DemandOutcome::Came => has_waited = true,
-                DemandOutcome::Never => return Err(none.into()),
-                DemandOutcome::HeldBack => {
+            match outcome {
+                DemandOutcome::Arrived => has_waited = true,
+                DemandOutcome::Unavailable => return Err(none.into()),
+                DemandOutcome::BackedOff => {
                     let why =
                         "workers end soon after they are started; see their log for the reason";
                     let why = none
@@ -224,8 +228,9 @@ impl WorkerProxy {
 }
 
 impl ProxyInner {
-    /// Whether a worker is protected if we are, and not if we are not. One at a Unix socket never is, whatever is said of it.
-    fn is_for_us(&self, worker: &WorkerMetadata) -> bool {
+    /// Whether the worker's security matches ours: TLS if we have credentials, plain otherwise. A
+    /// Unix socket never has TLS, whatever the metadata says.
+    fn accepts(&self, worker: &WorkerMetadata) -> bool {
         let is_tcp = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
         worker.secure == self.credentials.is_some() && (is_tcp || !worker.secure)
     }
@@ -236,11 +241,11 @@ impl ProxyInner {
         let factory = factory.encodings(&metadata.encodings);
         let is_member = |members: &&PoolMembers| {
             members
-                .which
+                .uids
                 .as_ref()
-                .is_none_or(|which| which.contains(&metadata.uid))
+                .is_none_or(|uids| uids.contains(&metadata.uid))
         };
-        let factory = match self.members.as_ref().filter(is_member) {
+        let factory = match self.pool_members.as_ref().filter(is_member) {
             Some(members) => factory.with_membership(members.key.proof_for(metadata.uid)),
             None => factory,
         };
@@ -272,74 +277,76 @@ impl ProxyBuilder {
             credentials: None,
             source: None,
             route: None,
-            members: None,
+            pool_members: None,
             context: BalancerContext::default(),
         }
     }
 
-    /// Only workers that have all of these tags.
+    /// Use only workers that have all of these tags.
     pub fn tags(mut self, tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.tags = tags.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Chooses the worker of a call: a balancer, or a function, `async` or not, that makes one when the proxy starts. [`RoundRobin`] by default.
+    /// Sets the balancer: a value, or a function, `async` or not, that makes one when the proxy
+    /// starts. [`RoundRobin`] by default.
     pub fn balancer<Kind>(self, balancer: impl IntoBalancer<Kind>) -> Self {
-        self.made_balancer(Some(balancer.into_balancer()))
+        self.maybe_balancer(Some(balancer.into_balancer()))
     }
 
-    pub(crate) fn made_balancer(mut self, balancer: Option<MakeBalancer>) -> Self {
+    pub(crate) fn maybe_balancer(mut self, balancer: Option<MakeBalancer>) -> Self {
         self.balancer = balancer;
         self
     }
 
-    /// How many calls are in flight to one worker at a time. Others wait their turn.
+    /// Sets how many calls one worker gets at a time; further calls wait for a permit.
     pub fn limit(mut self, calls: usize) -> Self {
         self.limit = calls.max(1);
         self
     }
 
-    /// Who we are, and whom we trust. Then only workers are called that serve over TLS; without, only those that do not.
+    /// Sets the credentials. Then only workers that serve over TLS are called; without, only those
+    /// that do not.
     pub fn credentials(self, credentials: WorkerCredentials) -> Self {
-        self.known_by(Some(credentials))
+        self.maybe_credentials(Some(credentials))
     }
 
-    pub(crate) fn known_by(mut self, credentials: Option<WorkerCredentials>) -> Self {
+    pub(crate) fn maybe_credentials(mut self, credentials: Option<WorkerCredentials>) -> Self {
         self.credentials = credentials;
         self
     }
 
-    /// Where workers are that nobody has to find.
+    /// Starts with these workers, which need no discovery.
     pub(crate) fn context(mut self, context: BalancerContext) -> Self {
         self.context = context;
         self
     }
 
-    /// Who has workers started.
+    /// Starts workers on demand.
     pub(crate) fn source(mut self, source: Arc<dyn WorkerSource>) -> Self {
         self.source = Some(source);
         self
     }
 
-    /// Those who are called find the same workers by the id of the pool that has started them.
-    pub(crate) fn route_by_members(mut self, id: &str) -> Self {
-        self.route = Some(RouteBy::Members(id.to_owned()));
+    /// Nested calls find the same workers by the id of the pool that has started them.
+    pub(crate) fn route_by_pool_id(mut self, id: &str) -> Self {
+        self.route = Some(RouteSource::PoolId(id.to_owned()));
         self
     }
 
-    /// Those who are called find the same workers by this.
-    pub(crate) fn route_as_given(mut self, route: Bytes) -> Self {
-        self.route = Some(RouteBy::Given(route));
+    /// Nested calls get this route, as it was received.
+    pub(crate) fn forward_route(mut self, route: Bytes) -> Self {
+        self.route = Some(RouteSource::Received(route));
         self
     }
 
-    /// Workers of the pool that this process belongs to.
-    pub(crate) fn members(mut self, members: Option<PoolMembers>) -> Self {
-        self.members = members;
+    /// Sets the workers of the pool that has started this process.
+    pub(crate) fn pool_members(mut self, members: Option<PoolMembers>) -> Self {
+        self.pool_members = members;
         self
     }
 
-    /// Begins to listen. What is there already is known when this returns.
+    /// Subscribes. The workers that exist are known when this returns.
     pub async fn start(self) -> Result<WorkerProxy, DiscoveryError> {
         let Self {
             from,
@@ -349,7 +356,7 @@ impl ProxyBuilder {
             credentials,
             source,
             route,
-            members,
+            pool_members,
             context,
         } = self;
         let balancer = match balancer {
@@ -357,16 +364,18 @@ impl ProxyBuilder {
             None => Arc::new(RoundRobin),
         };
         let (discovery, name): (Arc<dyn Discovery>, _) = match from {
-            DiscoverySource::Members(id) => (Arc::new(LocalDiscovery::of_members(&id)?), None),
-            DiscoverySource::Pool(pool) => (Arc::new(LocalDiscovery::new(&pool)?), Some(pool)),
+            DiscoverySource::PoolId(id) => (Arc::new(LocalDiscovery::of_pool_id(&id)?), None),
+            DiscoverySource::PoolName(pool) => (Arc::new(LocalDiscovery::new(&pool)?), Some(pool)),
             DiscoverySource::Discovery(discovery) => (discovery, None),
             DiscoverySource::Workers(workers) => (Arc::new(StaticDiscovery::new(workers)), None),
         };
         let route = match (route, name) {
-            (Some(RouteBy::Given(route)), _) => Some(route),
-            (Some(RouteBy::Members(id)), _) => Some(route::to_members(&id, balancer.name(), limit)),
+            (Some(RouteSource::Received(route)), _) => Some(route),
+            (Some(RouteSource::PoolId(id)), _) => {
+                Some(route::route_by_pool_id(&id, balancer.name(), limit))
+            }
             (None, name) => name.map(|name| {
-                route::by_name(
+                route::route_by_name(
                     &name,
                     tags.iter().cloned().collect(),
                     balancer.name(),
@@ -380,7 +389,7 @@ impl ProxyBuilder {
         if discovery.is_unauthenticated()
             && credentials
                 .as_ref()
-                .is_some_and(|own| !own.expects_somebody())
+                .is_some_and(|own| !own.expects_peer_names())
         {
             warn_unauthenticated();
         }
@@ -393,7 +402,7 @@ impl ProxyBuilder {
             balancer,
             route,
             limit,
-            members,
+            pool_members,
             credentials,
             source,
             follower: follower_handle,
@@ -406,12 +415,12 @@ impl ProxyBuilder {
     }
 }
 
-/// Once: it is the same for all pools of a program.
+/// Logs once per process.
 fn warn_unauthenticated() {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         tracing::warn!(
-            "whoever has a certificate of the CA for its address can be found as a worker: say whom to expect, or give those who only call certificates of `raddle cert issue --caller`"
+            "any host with a certificate of the CA can pose as a worker: set the expected names, or issue certificates of callers with `raddle cert issue --caller`"
         );
     });
 }

@@ -1,4 +1,4 @@
-//! What surrounds a call: the pool it goes to, the values that travel with it, its trace, and its time.
+//! The scope of calls: destination, context values, trace and deadline of the surrounding code.
 
 use std::{
     env,
@@ -19,8 +19,8 @@ tokio::task_local! {
     static SCOPE: Scope;
 }
 
-/// The trace that this process belongs to, as whoever started it says.
-static OF_PROCESS: LazyLock<Option<Trace>> = LazyLock::new(|| {
+/// The trace that the environment assigns to this process (`TRACEPARENT`).
+static PROCESS_TRACE: LazyLock<Option<Trace>> = LazyLock::new(|| {
     let parent = env::var(TRACEPARENT).ok()?.parse().ok()?;
     Some(Trace {
         parent,
@@ -30,15 +30,15 @@ static OF_PROCESS: LazyLock<Option<Trace>> = LazyLock::new(|| {
     })
 });
 
-/// What surrounds the calls of a piece of code.
+/// The scope of the calls of a piece of code.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
-    pub(crate) to: CallDestination,
+    pub(crate) destination: CallDestination,
     pub(crate) values: ContextValues,
     pub(crate) trace: Option<Trace>,
-    /// When whoever called this code stops waiting.
+    /// When the caller of this code stops waiting.
     pub(crate) deadline: Option<Instant>,
-    /// How many routines have called each other up to this code.
+    /// Number of routines in the chain of nested calls that leads to this code.
     pub(crate) depth: u32,
 }
 
@@ -46,49 +46,49 @@ pub(crate) struct Scope {
 #[derive(Clone, Debug, Default)]
 pub(crate) enum CallDestination {
     #[default]
-    Nowhere,
+    None,
     Proxy(WorkerProxy),
-    /// To the pool that the code itself was called in. It is looked for when something is called.
+    /// The pool that the code itself was called in; resolved on the first call.
     Route(CallerRoute),
 }
 
-/// Something that calls can be made on: a pool, or a proxy.
+/// A pool or a proxy.
 pub trait CallTarget {
-    /// Who hands calls to its workers.
+    /// The proxy that sends the calls.
     fn proxy(&self) -> &WorkerProxy;
 }
 
-/// Spawns a task that calls routines where the code does that spawns it, with the same values, trace and time left. A task of [`tokio::spawn`] is outside of every
-/// scope.
+/// Spawns a task in the scope of the calling code: same destination, context values, trace and
+/// deadline. A task of [`tokio::spawn`] is outside every scope.
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    tokio::spawn(Scope::current().around(future))
+    tokio::spawn(Scope::current().run(future))
 }
 
 impl Scope {
-    /// What surrounds the code that asks.
+    /// The scope of the calling code.
     pub(crate) fn current() -> Self {
         SCOPE.try_with(Clone::clone).unwrap_or_default()
     }
 
-    /// The trace that calls carry on.
+    /// The trace that calls continue.
     pub(crate) fn trace(&self) -> Option<&Trace> {
-        self.trace.as_ref().or(OF_PROCESS.as_ref())
+        self.trace.as_ref().or(PROCESS_TRACE.as_ref())
     }
 
-    /// Runs a future with these surroundings.
-    pub(crate) fn around<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+    /// Runs a future in this scope.
+    pub(crate) fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
         SCOPE.scope(self, future)
     }
 
-    /// Runs a function with these surroundings.
-    pub(crate) fn around_plain<T>(self, function: impl FnOnce() -> T) -> T {
+    /// Runs a function in this scope.
+    pub(crate) fn run_sync<T>(self, function: impl FnOnce() -> T) -> T {
         SCOPE.sync_scope(self, function)
     }
 
-    /// How long a call may take that says so itself, or nothing of it.
+    /// The timeout of a call: the shorter of its own and the time left in the scope.
     pub(crate) fn timeout(&self, own: Option<Duration>) -> Option<Duration> {
         let left = self
             .deadline

@@ -213,7 +213,7 @@ impl WorkerStream {
         Ok(match self {
             Self::Unix(_) => PeerIdentity::SameUser,
             Self::Tcp(_) => PeerIdentity::Unknown,
-            Self::Tls(stream) => PeerIdentity::Certificate(Identity::of_peer(
+            Self::Tls(stream) => PeerIdentity::Certificate(Identity::from_peer_chain(
                 stream.get_ref().1.peer_certificates(),
             )?),
         })

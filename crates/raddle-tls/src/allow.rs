@@ -1,6 +1,6 @@
-//! Who may do what: rules, and the decision. Pure.
+//! Allow rules: which peer may do what. Pure.
 //!
-//! A rule is one line, `WHO = WHAT, WHAT…`. Rights add up, and what no rule allows is refused.
+//! A rule is one line, `WHO = WHAT, WHAT…`. Rules add up; what no rule allows is refused.
 //!
 //! ```text
 //! # who                        what
@@ -11,17 +11,17 @@
 //!
 //! | who | |
 //! | --- | --- |
-//! | `spiffe://prod/web`, `spiffe://prod/*` | whose certificate has this URI. A `*` at the end takes all that follows, one before stays between two slashes |
-//! | `web.internal`, `*.internal` | whose certificate has this DNS name. A `*` stays within a label |
-//! | `*` | everybody whose certificate was verified |
-//! | `@anyone` | everybody who gets as far as to ask, with a certificate or without |
+//! | `spiffe://prod/web`, `spiffe://prod/*` | peers whose certificate has this URI. A `*` at the end matches any rest, one before it matches within a path segment |
+//! | `web.internal`, `*.internal` | peers whose certificate has this DNS name. A `*` matches within a label |
+//! | `*` | every peer with a verified certificate |
+//! | `@anyone` | every peer, with a certificate or without |
 //!
 //! | what | |
 //! | --- | --- |
-//! | `math.add`, `math.*`, `*` | to call routines of these names |
-//! | `@stop` | to stop the worker |
-//! | `@info` | to ask what it is and what it is doing |
-//! | `@route` | to say where the calls go that a routine makes: they are made as the worker |
+//! | `math.add`, `math.*`, `*` | call routines of these names |
+//! | `@stop` | stop the worker |
+//! | `@info` | query the worker's identity, load and counters |
+//! | `@route` | determine where nested calls go, which are made under the worker's identity |
 
 use std::{fmt, str::FromStr};
 
@@ -32,14 +32,14 @@ use super::{
     pattern::{NamePattern, Pattern, PatternError},
 };
 
-/// Who may do what.
+/// Rules for which peer may do what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AllowRules {
     rules: Vec<Rule>,
 }
 
-/// What somebody may do.
+/// One rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     who: RuleSubject,
@@ -61,16 +61,16 @@ enum RuleAction {
     Route,
 }
 
-/// What is asked of a worker.
+/// What a peer requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action<'a> {
-    /// To call this routine.
+    /// Call this routine.
     Call(&'a str),
-    /// To stop.
+    /// Stop the worker.
     Stop,
-    /// To say what it is, and what it is doing.
+    /// Query the worker's identity, load and counters.
     Info,
-    /// To have the calls of a routine go where the caller says.
+    /// Determine where nested calls go.
     Route,
 }
 
@@ -80,42 +80,42 @@ const STOP: &str = "@stop";
 const INFO: &str = "@info";
 const ROUTE: &str = "@route";
 
-/// Why rules are none.
+/// Why rules are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllowError {
-    /// There are none. It could only mean that nobody may do anything, which nobody means.
+    /// There are none. They would forbid everything, which is never intended.
     #[error(
-        "there are no rules: write some, as 'spiffe://prod/* = math.*', or leave them out altogether"
+        "there are no rules: give some, as 'spiffe://prod/* = math.*', or leave the option out"
     )]
     Empty,
-    /// One says nothing.
+    /// A rule is not of the form `WHO = WHAT`.
     #[error("the rule '{0}' is not of the form WHO = WHAT, as 'spiffe://prod/* = math.*'")]
     Form(String),
-    /// One has a wrong name.
+    /// A rule has an invalid name.
     #[error("in the rule '{rule}', '{name}': {reason}")]
     Name {
-        /// All of it.
+        /// The rule.
         rule: String,
-        /// What is wrong.
+        /// The invalid name.
         name: String,
-        /// And why.
+        /// Why it is invalid.
         reason: PatternError,
     },
-    /// One has a word that nobody knows.
+    /// A rule has an unknown keyword.
     #[error(
-        "in the rule '{rule}', '{word}' is not known: there are {ANYONE} for who, and {STOP}, {INFO} and {ROUTE} for what"
+        "unknown keyword '{word}' in the rule '{rule}': WHO can be {ANYONE}, and WHAT can be {STOP}, {INFO} and {ROUTE}"
     )]
     Word {
-        /// All of it.
+        /// The rule.
         rule: String,
-        /// What is not known.
+        /// The unknown keyword.
         word: String,
     },
 }
 
 impl AllowRules {
-    /// These rules and no others.
+    /// Makes a set of rules.
     pub fn new(rules: impl IntoIterator<Item = Rule>) -> Result<Self, AllowError> {
         let rules: Vec<_> = rules.into_iter().collect();
         if rules.is_empty() {
@@ -125,7 +125,7 @@ impl AllowRules {
         }
     }
 
-    /// Whether a caller may do this. Without an identity he has shown no certificate that could be verified.
+    /// Whether the rules permit the action. `caller` is `None` without a verified certificate.
     pub fn permits(&self, caller: Option<&Identity>, action: Action<'_>) -> bool {
         self.rules
             .iter()
@@ -142,8 +142,8 @@ impl IntoIterator for AllowRules {
     }
 }
 
-/// Whoever has a verified certificate may do everything. Whoever is let in without one, which takes one-way TLS, may call, and ask
-/// what the worker is.
+/// Peers with a verified certificate may do everything. Peers without one, which one-way TLS
+/// accepts, may call routines and query the worker.
 impl Default for AllowRules {
     fn default() -> Self {
         let all = || RuleAction::Call(Pattern::routine("*").expect("a star is a pattern"));
@@ -186,7 +186,7 @@ impl Rule {
 impl FromStr for AllowRules {
     type Err = AllowError;
 
-    /// One rule a line. Empty lines, and those that begin with `#`, say nothing.
+    /// Parses one rule per line. Empty lines and lines that start with `#` are ignored.
     fn from_str(text: &str) -> Result<Self, AllowError> {
         let lines = text
             .lines()
@@ -209,7 +209,7 @@ impl FromStr for Rule {
             rule: text.to_owned(),
             word: word.to_owned(),
         };
-        // A URI may have an equals sign in it; a routine may not.
+        // The last `=`: a URI may contain others, a routine cannot.
         let (who, what) = text
             .rsplit_once('=')
             .ok_or_else(|| AllowError::Form(text.to_owned()))?;
@@ -286,8 +286,8 @@ impl fmt::Display for Action<'_> {
         match self {
             Self::Call(routine) => write!(f, "call {routine}"),
             Self::Stop => f.write_str("stop the worker"),
-            Self::Info => f.write_str("ask what the worker is doing"),
-            Self::Route => f.write_str("say where its calls go"),
+            Self::Info => f.write_str("query the worker"),
+            Self::Route => f.write_str("route nested calls"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The caller's end of a connection: looks at the worker's certificate, and shows its own.
+//! The caller's TLS configuration: verifies the worker's certificate, and presents its own.
 
 use std::sync::Arc;
 
@@ -15,14 +15,15 @@ use rustls::{
 };
 
 use super::{
-    handshake_error::of_chain, peer, provider, reload::CurrentCredentials, signatures::signatures,
+    handshake_error::correct_chain_error, peer_name, provider, reload::CurrentCredentials,
+    signatures::signatures,
 };
 
-/// Whom a caller talks to.
+/// Verifies workers.
 #[derive(Debug)]
 struct ServerPolicy(Arc<CurrentCredentials>);
 
-/// For one connection: what is shown is the certificate of now.
+/// The configuration for one connection, with the current certificate.
 pub(super) fn config(current: &Arc<CurrentCredentials>, protocols: &[&[u8]]) -> ClientConfig {
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13]);
@@ -35,13 +36,13 @@ pub(super) fn config(current: &Arc<CurrentCredentials>, protocols: &[&[u8]]) -> 
         .get()
         .own
         .clone()
-        .filter(|_| current.recipe().mutual)
+        .filter(|_| current.source().mutual)
     {
         Some(own) => config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(own))),
         None => config.with_no_client_auth(),
     };
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    // See the worker's end: nobody is let in by what was agreed with certificates of before.
+    // As in `server`: a resumed session would skip the certificates.
     config.resumption = Resumption::disabled();
     config
 }
@@ -59,14 +60,15 @@ impl ServerCertVerifier for ServerPolicy {
         let algorithms = provider().signature_verification_algorithms.all;
         let set = self.0.get();
         verify_server_cert_signed_by_trust_anchor(&parsed, &set.roots, between, now, algorithms)
-            .map_err(of_chain)?;
-        // Whoever has our own key is no stranger: a pool need not know by which of its addresses its own workers are called.
+            .map_err(correct_chain_error)?;
+        // The peer has our own certificate, so it has our key: a pool and its workers share
+        // credentials, and the pool need not know their addresses.
         let is_ours = set
             .own
             .as_ref()
             .is_some_and(|own| own.cert.first() == Some(certificate));
         if !is_ours {
-            peer::check(certificate, host, &self.0.recipe().expected)?;
+            peer_name::check_peer_name(certificate, host, &self.0.source().expected)?;
         }
         Ok(ServerCertVerified::assertion())
     }

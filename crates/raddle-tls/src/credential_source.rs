@@ -1,10 +1,11 @@
-//! What credentials are made from. It can be handed to a process that is to have the same.
+//! `CredentialSource`: what credentials are loaded from. It can be passed to a child process.
 
 use serde::{Deserialize, Serialize};
 
 use super::{CredentialsError, PeerName, PemSource, WorkerCredentials};
 
-/// What credentials are made from. To be written only where nobody else reads: a key that was given as text is in it.
+/// What credentials are loaded from. Serialise it only to a private channel: it may contain a key
+/// given as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CredentialSource {
@@ -14,7 +15,7 @@ pub struct CredentialSource {
     pub(super) expected: Vec<PeerName>,
 }
 
-/// Who we are.
+/// Our certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OwnIdentity {
@@ -23,7 +24,7 @@ pub(super) struct OwnIdentity {
 }
 
 impl CredentialSource {
-    /// Trust in those whom this CA has vouched for, or one of these.
+    /// Trusts certificates issued by this CA, or by one of several in the file.
     pub fn new(ca: PemSource) -> Self {
         Self {
             ca: ca.absolute(),
@@ -33,7 +34,7 @@ impl CredentialSource {
         }
     }
 
-    /// Who we are: a certificate, with those between it and the CA behind it if there are any, and its key.
+    /// Sets our certificate, followed by intermediate certificates if there are any, and its key.
     #[must_use]
     pub fn identity(self, certificate: PemSource, key: PemSource) -> Self {
         let own = OwnIdentity {
@@ -46,13 +47,14 @@ impl CredentialSource {
         }
     }
 
-    /// Whether callers have to show a certificate, too. They do, unless this says otherwise.
+    /// Sets whether callers must present a certificate too. Default: true.
     #[must_use]
     pub fn mutual(self, mutual: bool) -> Self {
         Self { mutual, ..self }
     }
 
-    /// What workers that are called may be named. One is enough. Without any, it is the host that the connection is made to.
+    /// Sets the names that workers may have; one match is enough. Default: the host that the caller
+    /// connects to.
     #[must_use]
     pub fn expecting(self, names: impl IntoIterator<Item = PeerName>) -> Self {
         Self {
@@ -61,12 +63,12 @@ impl CredentialSource {
         }
     }
 
-    /// Reads all of it.
+    /// Loads the credentials.
     pub fn load(self) -> Result<WorkerCredentials, CredentialsError> {
         WorkerCredentials::load(self)
     }
 
-    /// All that it is read from.
+    /// The files and texts.
     pub(super) fn sources(&self) -> impl Iterator<Item = &PemSource> {
         let own = self
             .identity

@@ -1,96 +1,94 @@
-//! Why there are no credentials. Says which file it is, and what to do; never what is in a key.
+//! Errors of loading credentials. They name the file and the fix, and never contain parts of a key.
 
 use std::{fmt, io, path::PathBuf};
 
-/// What one of them is for.
+/// A part of credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialPart {
-    /// Whom to trust.
+    /// The trusted CA.
     Ca,
-    /// Who we are.
+    /// Our certificate.
     Certificate,
-    /// What proves it.
+    /// Our private key.
     Key,
 }
 
-/// What it is, and where it was to be found.
+/// A part of credentials, and where it was loaded from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialOrigin {
-    /// What it is for.
+    /// The part.
     pub part: CredentialPart,
-    /// Its file, if it was not given as text.
+    /// The file, unless the part was given as text.
     pub path: Option<PathBuf>,
 }
 
-/// Why there are no credentials.
+/// Why credentials cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CredentialsError {
     /// A file cannot be read.
-    #[error("cannot read {place}: {reason}")]
+    #[error("cannot read {origin}: {reason}")]
     Unreadable {
-        /// Which.
-        place: CredentialOrigin,
-        /// Why.
+        /// The part and file.
+        origin: CredentialOrigin,
+        /// The cause.
         #[source]
         reason: io::Error,
     },
-    /// What it has is no PEM.
-    #[error("{place} is broken: {reason}; write it again, as PEM")]
+    /// The PEM is malformed.
+    #[error("{origin} is malformed: {reason}; write it again, as PEM")]
     Broken {
-        /// Which.
-        place: CredentialOrigin,
-        /// Why, and nothing of what is in it.
+        /// The part and file.
+        origin: CredentialOrigin,
+        /// The cause, without any content of the file.
         reason: &'static str,
     },
-    /// There is no certificate in it.
+    /// The file contains no certificate.
     #[error(
-        "there is no certificate in {0}: it has to have a part that begins with -----BEGIN CERTIFICATE-----"
+        "there is no certificate in {0}: expected a section that starts with -----BEGIN CERTIFICATE-----"
     )]
     NoCertificate(CredentialOrigin),
-    /// A certificate in it is none.
+    /// A certificate is malformed.
     #[error(
-        "certificate {number} in {place} cannot be used: it is no X.509 certificate of version 3"
+        "certificate {number} in {origin} is malformed: expected an X.509 certificate of version 3"
     )]
     BadCertificate {
-        /// Which file.
-        place: CredentialOrigin,
-        /// Which of those in it, counted from 1.
+        /// The part and file.
+        origin: CredentialOrigin,
+        /// The index of the certificate in the file, from 1.
         number: usize,
     },
-    /// There is no key in it.
+    /// The file contains no private key.
     #[error(
-        "there is no private key in {0}: it has to have a part that begins with -----BEGIN PRIVATE KEY-----"
+        "there is no private key in {0}: expected a section that starts with -----BEGIN PRIVATE KEY-----"
     )]
     NoKey(CredentialOrigin),
-    /// Its key needs a passphrase.
+    /// The key is encrypted.
     #[error(
-        "{0} is encrypted, and nobody is there to be asked: decrypt it with 'openssl pkey -in FILE -out PLAIN'"
+        "{0} is encrypted, and there is no passphrase prompt: decrypt it with 'openssl pkey -in FILE -out PLAIN'"
     )]
     EncryptedKey(CredentialOrigin),
-    /// Its key is of a kind that is not supported.
+    /// The key type is not supported.
     #[error(
-        "{0} is of no kind that is supported: use ECDSA (P-256, P-384), Ed25519, or RSA of 2048 bits and more"
+        "the type of {0} is not supported: use ECDSA (P-256, P-384), Ed25519, or RSA with at least 2048 bits"
     )]
     UnsupportedKey(CredentialOrigin),
-    /// They do not belong together.
-    #[error(
-        "{key} does not belong to {certificate}: give the key that the certificate was issued for"
-    )]
+    /// Certificate and key do not match.
+    #[error("{key} does not match {certificate}: give the key that the certificate was issued for")]
     Mismatch {
-        /// The one.
+        /// The certificate.
         certificate: CredentialOrigin,
-        /// The other.
+        /// The key.
         key: CredentialOrigin,
     },
-    /// Who has to show a certificate has none.
+    /// A certificate and key are required, and not given.
     #[error(
-        "a certificate and its key are needed {0}: give both, or make some with 'raddle cert issue'"
+        "a certificate and its key are required {0}: give both, or make them with 'raddle cert issue'"
     )]
     NoIdentity(&'static str),
-    /// No worker can be called that.
+    /// The host is invalid.
     #[error(
-        "'{0}' is neither a host name nor an address: give the one that the certificate of the worker has"
+        "'{0}' is neither a host name nor an address: give the one in the worker's certificate"
     )]
     NoHost(String),
 }
@@ -104,7 +102,7 @@ impl fmt::Display for CredentialOrigin {
         };
         match &self.path {
             Some(path) => write!(f, "{what} in {}", path.display()),
-            None => write!(f, "{what} that was given as text"),
+            None => write!(f, "{what} given as text"),
         }
     }
 }

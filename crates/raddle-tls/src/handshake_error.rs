@@ -1,7 +1,8 @@
-//! Why a handshake came to nothing, for those who count, log and decide.
+//! Classifies failed TLS handshakes, for counters, logs and decisions.
 //!
-//! In TLS 1.3 a caller has finished before the worker has looked at his certificate. He hears that it was refused in the first thing he reads, as an
-//! alert: such an error is asked about in the same way.
+//! In TLS 1.3 a caller's handshake is complete before the worker has verified the caller's
+//! certificate. A refusal arrives with the first read, as an alert; `HandshakeError::from_io` classifies
+//! that error too.
 
 use std::io;
 
@@ -9,72 +10,74 @@ use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
 
 use super::PeerNameMismatch;
 
-/// Why a handshake came to nothing.
+/// Why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// We have refused the peer.
+    /// We refused the peer.
     Ours(HandshakeErrorKind),
-    /// The peer has refused us, as far as it has said why.
+    /// The peer refused us; the alert may be less specific.
     Theirs(HandshakeErrorKind),
 }
 
-/// What is wrong.
+/// The kind of failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeErrorKind {
-    /// No certificate was shown where one is asked for.
-    #[error("no certificate was shown")]
+    /// No certificate was presented where one is required.
+    #[error("no certificate was presented")]
     NoCertificate,
-    /// It comes from nobody who is trusted.
-    #[error("the certificate was issued by no CA that is trusted, or by itself")]
+    /// The issuer is not trusted.
+    #[error("the certificate is self-signed, or its CA is not trusted")]
     UnknownIssuer,
-    /// Its time is over, or has not come.
+    /// The certificate has expired, or is not valid yet.
     #[error("the certificate has expired, or is not valid yet")]
     Expired,
-    /// It is that of somebody else.
-    #[error("the certificate is not the right one: {0}")]
+    /// The certificate is for another name.
+    #[error("the certificate has the wrong name: {0}")]
     WrongName(PeerNameMismatch),
-    /// It is for something else.
-    #[error(
-        "the certificate was not issued for this: it needs the usages serverAuth and clientAuth"
-    )]
+    /// The certificate lacks the required usage.
+    #[error("the certificate lacks a usage: it needs serverAuth and clientAuth")]
     WrongPurpose,
-    /// It is wrong in another way, of which the peer does not say more.
-    #[error("the certificate cannot be accepted")]
+    /// The certificate is invalid in another way, or the peer did not say how.
+    #[error("the certificate is invalid")]
     BadCertificate,
-    /// It was shown by somebody who does not have its key.
-    #[error("the certificate was shown without its key")]
+    /// The peer does not have the key of its certificate.
+    #[error("the peer does not have the key of its certificate")]
     NoKey,
-    /// What was sent is no TLS.
-    #[error("what came is no TLS: one side speaks in plain")]
+    /// The peer does not use TLS.
+    #[error("not TLS: one side sends plain text")]
     NotTls,
-    /// There is no version of TLS, or no cipher, that both have.
-    #[error("there is no common version of TLS: 1.3 is needed")]
+    /// There is no common TLS version or cipher suite.
+    #[error("no common TLS version: 1.3 is required")]
     Version,
-    /// There is no protocol that both speak.
-    #[error("there is no common protocol")]
+    /// There is no common application protocol (ALPN).
+    #[error("no common application protocol")]
     Protocol,
-    /// Anything else.
+    /// Any other failure.
     #[error("the handshake failed")]
     Other,
 }
 
 impl HandshakeError {
-    /// What an error of a TLS stream comes to. None, if it is not one of TLS: then the connection was lost.
-    pub fn of(error: &io::Error) -> Option<Self> {
-        error.get_ref()?.downcast_ref::<Error>().map(Self::of_tls)
+    /// Classifies an error of a TLS stream. `None` if TLS was not the cause: the connection was
+    /// lost.
+    pub fn from_io(error: &io::Error) -> Option<Self> {
+        error
+            .get_ref()?
+            .downcast_ref::<Error>()
+            .map(Self::from_rustls)
     }
 
-    /// What an error of rustls comes to.
-    pub fn of_tls(error: &Error) -> Self {
+    /// Classifies an error of rustls.
+    pub fn from_rustls(error: &Error) -> Self {
         match error {
-            Error::AlertReceived(alert) => Self::Theirs(HandshakeErrorKind::of_alert(*alert)),
-            error => Self::Ours(HandshakeErrorKind::of(error)),
+            Error::AlertReceived(alert) => Self::Theirs(HandshakeErrorKind::from_alert(*alert)),
+            error => Self::Ours(HandshakeErrorKind::from_rustls(error)),
         }
     }
 
-    /// Why.
+    /// The kind of failure.
     pub fn reason(&self) -> &HandshakeErrorKind {
         match self {
             Self::Ours(reason) | Self::Theirs(reason) => reason,
@@ -83,7 +86,7 @@ impl HandshakeError {
 }
 
 impl HandshakeErrorKind {
-    /// One word, for metrics. There are no others than these.
+    /// The metric label. Exhaustive.
     pub fn label(&self) -> &'static str {
         match self {
             Self::NoCertificate => "no_certificate",
@@ -100,10 +103,10 @@ impl HandshakeErrorKind {
         }
     }
 
-    fn of(error: &Error) -> Self {
+    fn from_rustls(error: &Error) -> Self {
         match error {
             Error::NoCertificatesPresented => Self::NoCertificate,
-            Error::InvalidCertificate(error) => Self::of_certificate(error),
+            Error::InvalidCertificate(error) => Self::from_certificate_error(error),
             Error::InvalidMessage(_)
             | Error::InappropriateMessage { .. }
             | Error::PeerSentOversizedRecord => Self::NotTls,
@@ -116,7 +119,7 @@ impl HandshakeErrorKind {
         }
     }
 
-    fn of_certificate(error: &CertificateError) -> Self {
+    fn from_certificate_error(error: &CertificateError) -> Self {
         use CertificateError as E;
         match error {
             E::UnknownIssuer => Self::UnknownIssuer,
@@ -134,8 +137,8 @@ impl HandshakeErrorKind {
         }
     }
 
-    /// As much as an alert says.
-    fn of_alert(alert: AlertDescription) -> Self {
+    /// Classifies an alert.
+    fn from_alert(alert: AlertDescription) -> Self {
         use AlertDescription as A;
         match alert {
             A::CertificateRequired | A::NoCertificate => Self::NoCertificate,
@@ -154,9 +157,10 @@ impl HandshakeErrorKind {
     }
 }
 
-/// What is wrong with a chain. A CA that is called as one that is trusted, and has another key, is as unknown as any other; without this it would look as
-/// if the peer did not have the key of his certificate.
-pub(super) fn of_chain(error: Error) -> Error {
+/// Corrects the error of a chain: a CA with the name of a trusted one and another key fails with
+/// `BadSignature`, which would look as if the peer lacked the key of its certificate. It is an
+/// unknown issuer.
+pub(super) fn correct_chain_error(error: Error) -> Error {
     match error {
         Error::InvalidCertificate(CertificateError::BadSignature) => {
             CertificateError::UnknownIssuer.into()
@@ -168,8 +172,8 @@ pub(super) fn of_chain(error: Error) -> Error {
 impl std::fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Ours(reason) => write!(f, "the peer was refused: {reason}"),
-            Self::Theirs(reason) => write!(f, "the peer has refused us: {reason}"),
+            Self::Ours(reason) => write!(f, "{reason}"),
+            Self::Theirs(reason) => write!(f, "refused by the peer: {reason}"),
         }
     }
 }

@@ -1,50 +1,56 @@
-//! What the certificate of a caller says of him.
+//! The identity in a peer's certificate: its subject alternative names.
 //!
-//! Of a certificate that was verified in a handshake; here it is only read. What counts are the names in the extension that is made for names.
-//! The subject's common name is not looked at: anything may stand there, and what CAs check of it differs.
+//! The certificate was verified in the handshake; this only reads it. The subject's common name is
+//! ignored, because CAs differ in what they check of it.
 
 use std::fmt;
 
 use rustls::pki_types::CertificateDer;
 use webpki::EndEntityCert;
 
-/// The names that a CA has vouched for. There may be none.
+/// The names that a CA has certified. May be empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     names: Vec<CertificateName>,
 }
 
-/// One of them.
+/// A certified name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CertificateName {
-    /// A host, in small letters.
+    /// A host name, in lower case.
     Dns(String),
-    /// A URI, as SPIFFE ids are.
+    /// A URI, such as a SPIFFE id.
     Uri(String),
 }
 
-/// No names can be read from what was shown.
+/// The certificate is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the peer's certificate cannot be read")]
+#[error("the peer's certificate is malformed")]
 pub struct IdentityError;
 
 impl Identity {
-    /// Whom a connection is with, by what rustls has of it: `connection.peer_certificates()`. None, if there was no certificate.
-    pub fn of_peer(chain: Option<&[CertificateDer<'_>]>) -> Result<Option<Self>, IdentityError> {
-        chain.and_then(<[_]>::first).map(Self::of).transpose()
+    /// The identity of a connection's peer, from rustls' `peer_certificates()`. `None` without a
+    /// certificate.
+    pub fn from_peer_chain(
+        chain: Option<&[CertificateDer<'_>]>,
+    ) -> Result<Option<Self>, IdentityError> {
+        chain
+            .and_then(<[_]>::first)
+            .map(Self::from_certificate)
+            .transpose()
     }
 
-    /// Whom this certificate is of.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+    /// The identity in this certificate.
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, IdentityError> {
         let certificate = EndEntityCert::try_from(certificate).map_err(|_| IdentityError)?;
-        // Whoever has a name with a star in it may serve under many, and is none of them.
+        // A wildcard name covers many hosts, and identifies none of them.
         let hosts = certificate
             .valid_dns_names()
             .filter(|name| !name.contains('*'));
         let hosts =
             hosts.map(|name| CertificateName::Dns(name.trim_end_matches('.').to_ascii_lowercase()));
-        // They end up in logs, and are compared byte by byte.
+        // URIs are logged, and compared byte by byte, so only printable ASCII is accepted.
         let uris = certificate
             .valid_uri_names()
             .filter(|name| name.bytes().all(|byte| byte.is_ascii_graphic()));
@@ -56,7 +62,7 @@ impl Identity {
         })
     }
 
-    /// Its names.
+    /// The certified names.
     pub fn names(&self) -> &[CertificateName] {
         &self.names
     }
@@ -81,7 +87,7 @@ impl fmt::Display for CertificateName {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.names.is_empty() {
-            return f.write_str("nobody by name");
+            return f.write_str("a peer without a name");
         }
         for (at, name) in self.names.iter().enumerate() {
             write!(f, "{}{name}", if at == 0 { "" } else { ", " })?;

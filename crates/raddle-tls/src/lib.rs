@@ -1,10 +1,12 @@
-//! Who a worker is, whom it trusts, and who may ask what of it: TLS with certificates on both sides.
+//! Mutual TLS for workers and callers: credentials, their reload, identities, and rules for what a
+//! peer may do.
 //!
-//! [`WorkerCredentials`] are a CA, a certificate and its key, and give what rustls needs for either end of a connection. Files are looked at again
-//! when they have changed. [`Identity`] is what the certificate of a caller says of him, and [`AllowRules`] what he may do. Why a handshake came to
-//! nothing is a [`HandshakeError`].
+//! [`WorkerCredentials`] are a CA, a certificate and its key; they make the rustls configuration of
+//! either end of a connection, and follow changes of their files. [`Identity`] holds the names in a
+//! caller's certificate, and [`AllowRules`] decide what a caller may do. A [`HandshakeError`] tells
+//! why a handshake failed.
 //!
-//! Nothing here opens a socket or waits for one. What is in a key is never shown: not by `Debug`, not in an error, not in a log.
+//! This crate opens no sockets. Keys never appear in `Debug` output, errors or logs.
 
 mod allow;
 mod client;
@@ -16,14 +18,14 @@ mod identity;
 #[cfg(any(feature = "issue", test))]
 pub mod issue;
 mod pattern;
-mod peer;
+mod peer_name;
 mod pem_source;
 mod reload;
 mod server;
 mod signatures;
 #[cfg(test)]
 mod tests;
-mod worker;
+mod worker_credentials;
 
 use std::sync::Arc;
 
@@ -36,12 +38,12 @@ pub use self::{
     handshake_error::{HandshakeError, HandshakeErrorKind},
     identity::{CertificateName, Identity, IdentityError},
     pattern::PatternError,
-    peer::{PeerName, PeerNameError, PeerNameMismatch},
+    peer_name::{PeerName, PeerNameError, PeerNameMismatch},
     pem_source::PemSource,
-    worker::WorkerCredentials,
+    worker_credentials::WorkerCredentials,
 };
 
-/// The one provider of cryptography there is, named where it is used: what a program has installed as its default is its own affair.
+/// The crypto provider, passed explicitly: the process default is up to the program.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

@@ -1,14 +1,15 @@
-//! Names with stars in them. Pure: text in, yes or no out.
+//! Name patterns with stars. Pure.
 //!
-//! What a star may stand for depends on what the name is of, because names are read from different ends. Who owns the end of a DNS name owns all that
-//! begins with something else, so that there a star never goes beyond a label. Who owns the front of a URI owns all that follows: a star
-//! at the end takes it all, one before stays between two slashes, and none stands in the front itself.
+//! What a star matches depends on the kind of name, because names are delegated from different
+//! ends. The owner of a DNS domain owns everything in front of it, so a star never matches beyond
+//! one label. The owner of a URI's host owns everything behind it, so a star at the end matches any
+//! rest, one before it matches within a path segment, and none is allowed in the host itself.
 
 use std::fmt;
 
 use super::identity::{CertificateName, Identity};
 
-/// A name that may have stars in it.
+/// A name pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Pattern {
     text: String,
@@ -17,57 +18,53 @@ pub(super) struct Pattern {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Token {
-    /// This one.
+    /// Matches this byte.
     Byte(u8),
-    /// Any number of them, but for the one that is named.
+    /// Matches any number of bytes other than the given one.
     Star(Option<u8>),
 }
 
-/// A name of a certificate that may have stars in it: a URI, or a host.
+/// A pattern for certificate names: a URI or a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NamePattern {
     Uri(Pattern),
     Host(Pattern),
 }
 
-/// The longest pattern. No name is longer that somebody has written by hand.
+/// Longest pattern.
 const LONGEST: usize = 1024;
 
-/// What is wrong with a name.
+/// Why a pattern is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PatternError {
-    /// There is nothing.
-    #[error("there is no name")]
+    /// It is empty.
+    #[error("the name is empty")]
     Empty,
-    /// It cannot be the name of anything.
-    #[error(
-        "a name has at most {LONGEST} characters, no blanks, and no others than those of ASCII"
-    )]
+    /// It is too long, or has other than printable ASCII characters.
+    #[error("a name has at most {LONGEST} characters, all of them printable ASCII without spaces")]
     Characters,
-    /// A star stands where it would take in strangers.
-    #[error("in a URI a * stands behind the slash that ends the host, as in spiffe://prod/*")]
+    /// A star in the host of a URI would match hosts of other owners.
+    #[error("a * in a URI must come after the slash that ends the host, as in spiffe://prod/*")]
     StarInHost,
-    /// A scheme and nothing else.
-    #[error("a URI has a scheme and a host, as in spiffe://prod/web")]
+    /// A URI without a host.
+    #[error("a URI needs a scheme and a host, as in spiffe://prod/web")]
     NoHost,
-    /// Letters that no host name has.
-    #[error(
-        "a host name has letters, digits, dots and hyphens, and * for one label or a part of one"
-    )]
+    /// Not a host name.
+    #[error("a host name consists of letters, digits, dots and hyphens, and * within a label")]
     HostName,
-    /// An address, which no certificate of a caller is asked for.
+    /// An IP address, which does not identify a caller.
     #[error(
-        "a caller is known by a name in his certificate, and not by an address: give that, as web.internal or spiffe://prod/web"
+        "callers are identified by name, not by address: give a name in the certificate, as web.internal or spiffe://prod/web"
     )]
     Address,
-    /// Letters that no routine has in its name.
-    #[error("a routine's name has letters, digits, and . _ - : @ /, and * for any of them")]
+    /// Not a routine name.
+    #[error("a routine name consists of letters, digits, and . _ - : @ /, and * for any of them")]
     Routine,
 }
 
 impl Pattern {
-    /// Of URIs.
+    /// A pattern for URIs.
     fn uri(text: &str) -> Result<Self, PatternError> {
         check(text)?;
         let (scheme, rest) = text.split_once("://").ok_or(PatternError::NoHost)?;
@@ -84,7 +81,7 @@ impl Pattern {
         }))
     }
 
-    /// Of host names, which are the same in capitals.
+    /// A pattern for host names, which are case-insensitive.
     fn host(text: &str) -> Result<Self, PatternError> {
         check(text)?;
         if is_address(text) {
@@ -97,7 +94,7 @@ impl Pattern {
         Ok(Self::new(text.to_ascii_lowercase(), |_| Some(b'.')))
     }
 
-    /// Of routines.
+    /// A pattern for routine names.
     pub(super) fn routine(text: &str) -> Result<Self, PatternError> {
         check(text)?;
         let is_of_routine = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@/*".contains(&byte);
@@ -119,11 +116,11 @@ impl Pattern {
         Self { text, tokens }
     }
 
-    /// Whether this name is meant.
+    /// Whether the pattern matches the name.
     pub(super) fn matches(&self, name: &str) -> bool {
         match self.text.find('*') {
             None => self.text == name,
-            // The most frequent ones are quick: each call is asked about.
+            // Fast path for the common prefix pattern: this is checked on each call.
             Some(at) if at + 1 == self.text.len() && self.tokens[at] == Token::Star(None) => {
                 name.starts_with(&self.text[..at])
             }
@@ -131,39 +128,39 @@ impl Pattern {
         }
     }
 
-    /// Goes through the name once, with all the places in the pattern where that may have led: the time is bounded by the product of both lengths,
-    /// whatever a caller calls himself.
+    /// Simulates the automaton, with all reachable states at once: the time is bounded by the
+    /// product of both lengths, whatever name a caller has.
     fn walk(&self, name: &[u8]) -> bool {
         let end = self.tokens.len();
-        let mut here = vec![false; end + 1];
-        here[0] = true;
-        self.pass_stars(&mut here);
+        let mut states = vec![false; end + 1];
+        states[0] = true;
+        self.pass_stars(&mut states);
         for &byte in name {
             let mut next = vec![false; end + 1];
-            for (at, token) in self.tokens.iter().enumerate().filter(|(at, _)| here[*at]) {
+            for (at, token) in self.tokens.iter().enumerate().filter(|(at, _)| states[*at]) {
                 match token {
                     Token::Byte(wanted) => next[at + 1] |= *wanted == byte,
                     Token::Star(stop) => next[at] |= *stop != Some(byte),
                 }
             }
             self.pass_stars(&mut next);
-            here = next;
+            states = next;
         }
-        here[end]
+        states[end]
     }
 
-    /// A star may stand for nothing.
-    fn pass_stars(&self, places: &mut [bool]) {
+    /// Advances over stars, which also match the empty string.
+    fn pass_stars(&self, states: &mut [bool]) {
         for (at, token) in self.tokens.iter().enumerate() {
-            if places[at] && matches!(token, Token::Star(_)) {
-                places[at + 1] = true;
+            if states[at] && matches!(token, Token::Star(_)) {
+                states[at + 1] = true;
             }
         }
     }
 }
 
 impl NamePattern {
-    /// Reads one. What has `://` in it is a URI.
+    /// Parses a pattern. With `://`, it is a URI.
     pub(super) fn new(text: &str) -> Result<Self, PatternError> {
         if text.contains("://") {
             Pattern::uri(text).map(Self::Uri)
@@ -172,7 +169,7 @@ impl NamePattern {
         }
     }
 
-    /// Whether one of the names of this identity is meant.
+    /// Whether one of the names matches.
     pub(super) fn matches(&self, identity: &Identity) -> bool {
         identity.names().iter().any(|name| match (self, name) {
             (Self::Uri(pattern), CertificateName::Uri(name))
@@ -182,7 +179,7 @@ impl NamePattern {
     }
 }
 
-/// Whether this is an IP address, or would be one with numbers for its stars. No host is called so.
+/// Whether this is an IP address, or becomes one with digits for stars. It cannot be a host name.
 fn is_address(text: &str) -> bool {
     let has_number = text.bytes().any(|byte| byte.is_ascii_digit());
     let is_ipv4 = has_number
@@ -230,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_stay_where_strangers_cannot_get_in() {
+    fn stars_match_only_names_of_the_same_owner() {
         let uri = |pattern: &str, name: &str| Pattern::uri(pattern).unwrap().matches(name);
         assert!(uri("spiffe://prod/*", "spiffe://prod/ns/a/sa/b"));
         assert!(!uri("spiffe://prod/*", "spiffe://prod.evil/a"));
@@ -263,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn invalid_patterns_are_refused() {
         use PatternError::{Characters, Empty, HostName, NoHost, Routine, StarInHost};
         for (text, error) in [
             ("spiffe://prod*", StarInHost),
@@ -285,7 +282,7 @@ mod tests {
         assert_eq!(Pattern::routine(&"a".repeat(LONGEST + 1)), Err(Characters));
     }
 
-    /// The definition, as slow as it is.
+    /// The definition, as a slow recursion.
     fn means(tokens: &[Token], name: &[u8]) -> bool {
         match tokens.split_first() {
             None => name.is_empty(),
@@ -303,30 +300,30 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_match_is_what_its_definition_says(pattern in "[ab/*]{0,8}", name in "[ab/]{0,10}") {
+        fn uri_matches_follow_the_definition(pattern in "[ab/*]{0,8}", name in "[ab/]{0,10}") {
             let pattern = Pattern::uri(&format!("s://h/{pattern}")).unwrap();
             let name = format!("s://h/{name}");
             prop_assert_eq!(pattern.matches(&name), means(&pattern.tokens, name.as_bytes()));
         }
 
         #[test]
-        fn hosts_and_routines_match_by_their_definitions(pattern in "[ab*]{1,3}(\\.[ab*]{1,3}){0,2}", name in "[ab.]{0,10}") {
+        fn host_and_routine_matches_follow_the_definition(pattern in "[ab*]{1,3}(\\.[ab*]{1,3}){0,2}", name in "[ab.]{0,10}") {
             for pattern in [Pattern::host(&pattern).unwrap(), Pattern::routine(&pattern).unwrap()] {
                 prop_assert_eq!(pattern.matches(&name), means(&pattern.tokens, name.as_bytes()));
             }
         }
 
         #[test]
-        fn without_a_star_a_name_means_itself(name in "[a-z]{1,9}(/[a-z]{1,9}){0,3}", other in "[a-z/]{1,20}") {
+        fn pattern_without_stars_matches_only_itself(name in "[a-z]{1,9}(/[a-z]{1,9}){0,3}", other in "[a-z/]{1,20}") {
             let pattern = Pattern::uri(&format!("spiffe://h/{name}")).unwrap();
             let matches = |path: &str| pattern.matches(&format!("spiffe://h/{path}"));
             prop_assert!(matches(&name));
             prop_assert_eq!(matches(&other), name == other);
         }
 
-        /// A caller cannot keep a worker busy with his name.
+        /// A caller cannot slow a worker down with its name.
         #[test]
-        fn long_names_do_not_take_long(name in "a{2000}") {
+        fn long_names_match_quickly(name in "a{2000}") {
             let pattern = Pattern::host(&("*a".repeat(60) + "b")).unwrap();
             prop_assert!(!pattern.matches(&name));
         }

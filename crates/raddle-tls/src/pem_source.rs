@@ -1,4 +1,4 @@
-//! Where PEM comes from: a file, which may change, or a text, which does not.
+//! `PemSource`: a PEM file, which may change, or PEM text.
 
 use std::{
     borrow::Cow,
@@ -12,33 +12,33 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{CredentialOrigin, CredentialPart, CredentialsError};
 
-/// Where PEM comes from. A text may be a key: it is not shown.
+/// Where PEM comes from. `Debug` does not show a text, which may be a key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum PemSource {
-    /// From this file, which is read again when it has changed.
+    /// A file, which is read again when it changes.
     File(PathBuf),
-    /// This text.
+    /// PEM text.
     Text(String),
 }
 
-/// The largest file that is read. All the CAs that browsers trust are a quarter of it.
-const LARGEST: u64 = 1024 * 1024;
+/// Largest file that is read: four times the CAs that browsers trust.
+const MAX_SIZE: u64 = 1024 * 1024;
 
 impl PemSource {
-    /// From a file.
+    /// A file.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::File(path.into())
     }
 
-    /// From what is in memory.
+    /// PEM in memory.
     pub fn bytes(pem: impl AsRef<[u8]>) -> Self {
-        // What is no text is no part of PEM either: remarks between the parts may be anything.
+        // Lossy: only text between sections, which may be anything, can be invalid UTF-8.
         Self::Text(String::from_utf8_lossy(pem.as_ref()).into_owned())
     }
 
-    /// With a path that means the same in every directory.
+    /// Makes the path absolute, so that it is valid in a child process.
     pub(super) fn absolute(self) -> Self {
         match self {
             Self::File(path) => Self::File(std::path::absolute(&path).unwrap_or(path)),
@@ -53,21 +53,21 @@ impl PemSource {
         }
     }
 
-    pub(super) fn place(&self, part: CredentialPart) -> CredentialOrigin {
+    pub(super) fn origin(&self, part: CredentialPart) -> CredentialOrigin {
         CredentialOrigin {
             part,
             path: self.path().map(ToOwned::to_owned),
         }
     }
 
-    /// What is in it.
+    /// Reads the source.
     pub(super) fn read(&self, part: CredentialPart) -> Result<Cow<'_, [u8]>, CredentialsError> {
         match self {
             Self::Text(text) => Ok(Cow::Borrowed(text.as_bytes())),
             Self::File(path) => match read(path) {
                 Ok(bytes) => Ok(Cow::Owned(bytes)),
                 Err(reason) => Err(CredentialsError::Unreadable {
-                    place: self.place(part),
+                    origin: self.origin(part),
                     reason,
                 }),
             },
@@ -76,18 +76,21 @@ impl PemSource {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // A pipe would have to be waited for, and could not be read again.
+    // Reading a pipe could block, and would consume it.
     if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        ));
     }
     let mut bytes = Vec::new();
     File::open(path)?
-        .take(LARGEST + 1)
+        .take(MAX_SIZE + 1)
         .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
+    if bytes.len() as u64 > MAX_SIZE {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
-            "it is larger than 1 MiB",
+            "larger than 1 MiB",
         ));
     }
     Ok(bytes)

@@ -1,12 +1,12 @@
-//! The set that counts now, and looking whether there is a newer one.
+//! Keeps the current credentials, and reloads changed files.
 //!
-//! Files are read again when a handshake needs them, at most once a second, and not watched: a certificate is of no use but in a handshake, so that
-//! this is when it has to be the right one. Nothing is kept for it, no task and no
-//! descriptor, which matters where a hundred credentials are held; it works where inotify says nothing, as with network file systems; and
-//! it is not fooled by how Kubernetes changes a secret, which is a symbolic link two directories up. A file system may hang: so a thread looks, and the handshake
-//! waits for it no longer than a disk takes.
-//! A handshake within that second may still get the set before. Connections that are up are not touched: what was agreed in their
-//! handshake holds until they end.
+//! Files are checked when a handshake needs them, at most once a second, instead of being watched:
+//! a certificate matters only in a handshake. That needs no task and no descriptor per credentials,
+//! of which a process may hold hundreds; it works on network file systems, where inotify reports
+//! nothing; and it sees how Kubernetes replaces a secret, by a symbolic link two directories up.
+//! Because a file system may hang, a thread does the check, and the handshake waits for it no
+//! longer than a disk normally takes. A handshake within that second may still get the previous
+//! set. Open connections are not affected.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, RwLock, mpsc},
@@ -16,120 +16,121 @@ use std::{
 
 use super::{CredentialSource, CredentialsError, credential_set::CredentialSet};
 
-/// How long nobody looks after somebody has.
-const PAUSE: Duration = Duration::from_secs(1);
-/// How long a handshake waits for whoever looks: longer than a busy machine takes. It may hold up others meanwhile, once.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Minimum time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a handshake waits for a check: longer than it takes on a busy machine. The wait may
+/// delay other handshakes, once.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The set that counts now.
+/// The current credentials.
 #[derive(Debug)]
 pub(super) struct CurrentCredentials {
-    recipe: CredentialSource,
+    source: CredentialSource,
     set: RwLock<Arc<CredentialSet>>,
-    look: Mutex<ReloadCheck>,
+    check: Mutex<ReloadCheck>,
 }
 
 #[derive(Debug)]
 struct ReloadCheck {
     last: Instant,
-    /// What was said the last time, so that it is not said every second.
-    complaint: Option<String>,
+    /// The last error logged, so that it is not logged every second.
+    last_error: Option<String>,
 }
 
 impl CurrentCredentials {
-    pub(super) fn new(recipe: CredentialSource) -> Result<Self, CredentialsError> {
-        let set = CredentialSet::read(&recipe)?;
-        let look = Mutex::new(ReloadCheck {
+    pub(super) fn new(source: CredentialSource) -> Result<Self, CredentialsError> {
+        let set = CredentialSet::read(&source)?;
+        let check = Mutex::new(ReloadCheck {
             last: Instant::now(),
-            complaint: None,
+            last_error: None,
         });
         Ok(Self {
-            recipe,
+            source,
             set: RwLock::new(Arc::new(set)),
-            look,
+            check,
         })
     }
 
-    pub(super) fn recipe(&self) -> &CredentialSource {
-        &self.recipe
+    pub(super) fn source(&self) -> &CredentialSource {
+        &self.source
     }
 
     /// The set for a handshake.
     pub(super) fn get(self: &Arc<Self>) -> Arc<CredentialSet> {
-        if self.is_to_be_looked_at() {
-            let (this, (say, hear)) = (Arc::clone(self), mpsc::sync_channel(1));
-            // Ends when it has looked, which may take as long as the file system does.
-            let looking = thread::Builder::new()
+        if self.is_check_due() {
+            let (this, (done, wait)) = (Arc::clone(self), mpsc::sync_channel(1));
+            // The thread ends after its check, however long the file system takes.
+            let spawned = thread::Builder::new()
                 .name("credentials".into())
                 .spawn(move || {
-                    // What is wrong was said, and the set before goes on.
+                    // `reload` has logged an error, and keeps the previous set.
                     let _ = this.reload();
-                    let _ = say.send(());
+                    let _ = done.send(());
                 });
-            if looking.is_ok() {
-                let _ = hear.recv_timeout(PATIENCE);
+            if spawned.is_ok() {
+                let _ = wait.recv_timeout(CHECK_TIMEOUT);
             }
         }
-        self.held()
+        self.current()
     }
 
-    /// Whether somebody has to look, and nobody does. It is left to who is told so.
-    fn is_to_be_looked_at(&self) -> bool {
-        // Whoever finds that somebody looks already does not wait for him.
-        let Ok(mut look) = self.look.try_lock() else {
+    /// Whether a check is due. If so, the caller has to do it.
+    fn is_check_due(&self) -> bool {
+        // Another thread is checking: use the current set.
+        let Ok(mut check) = self.check.try_lock() else {
             return false;
         };
-        let is_due = self.recipe.sources().any(|source| source.path().is_some())
-            && look.last.elapsed() >= PAUSE;
+        let is_due = self.source.sources().any(|source| source.path().is_some())
+            && check.last.elapsed() >= CHECK_INTERVAL;
         if is_due {
-            look.last = Instant::now();
+            check.last = Instant::now();
         }
         is_due
     }
 
-    /// Looks now, and says whether there is another set.
+    /// Reloads now. Returns whether the certificates have changed.
     pub(super) fn reload(&self) -> Result<bool, CredentialsError> {
-        let mut look = self.look.lock().unwrap_or_else(PoisonError::into_inner);
-        look.last = Instant::now();
-        let set = match CredentialSet::read(&self.recipe) {
+        let mut check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
+        check.last = Instant::now();
+        let set = match CredentialSet::read(&self.source) {
             Ok(set) => set,
             Err(error) => {
-                let complaint = error.to_string();
-                if look.complaint.as_ref() != Some(&complaint) {
-                    tracing::warn!(%error, "the credentials have changed and cannot be read; those from before go on");
-                    look.complaint = Some(complaint);
+                let last_error = error.to_string();
+                if check.last_error.as_ref() != Some(&last_error) {
+                    tracing::warn!(%error, "cannot load changed credentials; keeping the previous ones");
+                    check.last_error = Some(last_error);
                 }
                 return Err(error);
             }
         };
-        look.complaint = None;
-        if set.certificates == self.held().certificates {
+        check.last_error = None;
+        if set.certificates == self.current().certificates {
             return Ok(false);
         }
-        tracing::info!("the credentials have changed; new connections are made with them");
-        warn_of(&set);
+        tracing::info!("credentials changed; new connections use them");
+        warn_if_refused(&set);
         *self.set.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
         Ok(true)
     }
 
-    /// The set that was last read.
-    pub(super) fn held(&self) -> Arc<CredentialSet> {
+    /// The last loaded set.
+    pub(super) fn current(&self) -> Arc<CredentialSet> {
         Arc::clone(&self.set.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Tells whoever runs this what peers will tell him later.
-pub(super) fn warn_of(set: &CredentialSet) {
-    if let Some(reason) = set.is_refused(rustls::pki_types::UnixTime::now()) {
-        tracing::warn!(reason, "peers will refuse our certificate: issue another");
+/// Logs if peers will refuse our certificate.
+pub(super) fn warn_if_refused(set: &CredentialSet) {
+    if let Some(reason) = set.refusal_reason(rustls::pki_types::UnixTime::now()) {
+        tracing::warn!(reason, "peers will refuse our certificate: issue a new one");
     }
 }
 
 #[cfg(test)]
 impl CurrentCredentials {
-    /// As if nobody had looked for long.
-    pub(super) fn is_due(&self) {
-        let mut look = self.look.lock().unwrap();
-        look.last = look.last.checked_sub(PAUSE).unwrap();
+    /// Makes a check due.
+    pub(super) fn make_check_due(&self) {
+        let mut check = self.check.lock().unwrap();
+        check.last = check.last.checked_sub(CHECK_INTERVAL).unwrap();
     }
 }

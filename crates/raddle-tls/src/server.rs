@@ -1,4 +1,4 @@
-//! The worker's end of a connection: shows the certificate of now, and looks at that of the caller.
+//! The worker's TLS configuration: presents the current certificate, and verifies the caller's.
 
 use std::sync::Arc;
 
@@ -13,14 +13,15 @@ use rustls::{
 };
 
 use super::{
-    handshake_error::of_chain, provider, reload::CurrentCredentials, signatures::signatures,
+    handshake_error::correct_chain_error, provider, reload::CurrentCredentials,
+    signatures::signatures,
 };
 
-/// What a worker shows.
+/// Presents the worker's current certificate.
 #[derive(Debug)]
 struct ServerIdentity(Arc<CurrentCredentials>);
 
-/// Whom a worker lets in.
+/// Verifies callers.
 #[derive(Debug)]
 struct ClientPolicy(Arc<CurrentCredentials>);
 
@@ -28,14 +29,15 @@ pub(super) fn config(current: &Arc<CurrentCredentials>, protocols: &[&[u8]]) -> 
     let config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13]);
     let config = config.expect("the provider has what TLS 1.3 needs");
-    let config = if current.recipe().mutual {
+    let config = if current.source().mutual {
         config.with_client_cert_verifier(Arc::new(ClientPolicy(Arc::clone(current))))
     } else {
         config.with_no_client_auth()
     };
     let mut config = config.with_cert_resolver(Arc::new(ServerIdentity(Arc::clone(current))));
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-    // A session that is taken up again skips the certificates: one that has expired since, or a CA that is trusted no longer, would go unnoticed.
+    // No session resumption: a resumed session skips the certificates, so an expired one, or a CA
+    // that is no longer trusted, would go unnoticed.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config
@@ -48,7 +50,7 @@ impl ResolvesServerCert for ServerIdentity {
 }
 
 impl ClientCertVerifier for ClientPolicy {
-    /// None: whoever calls has one certificate, and the CAs of now may be others than those of a moment ago.
+    /// No hints: a caller has one certificate, and the CAs may have just been reloaded.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -63,7 +65,7 @@ impl ClientCertVerifier for ClientPolicy {
             .get()
             .callers
             .verify_client_cert(certificate, between, now)
-            .map_err(of_chain)
+            .map_err(correct_chain_error)
     }
 
     signatures!();

@@ -1,6 +1,7 @@
-//! That whoever shows a certificate has its key: the same question at both ends of a connection.
+//! Signature verification, which is equal at both ends: the peer proves that it has the key of its
+//! certificate.
 
-/// The methods of a verifier, of either end, that look at signatures.
+/// Implements the signature methods of a certificate verifier.
 macro_rules! signatures {
     () => {
         fn verify_tls12_signature(
@@ -9,7 +10,7 @@ macro_rules! signatures {
             _: &rustls::pki_types::CertificateDer<'_>,
             _: &rustls::DigitallySignedStruct,
         ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-            // Neither end speaks it.
+            // Neither end offers TLS 1.2.
             Err(rustls::PeerIncompatible::Tls12NotOffered.into())
         }
 

@@ -98,13 +98,13 @@ fn parse_stop_timeout(text: &str) -> Result<StopMode, ParseDurationError> {
         .parse::<f64>()
         .is_ok_and(|seconds| seconds < 0.0)
     {
-        return Ok(StopMode::Endless);
+        return Ok(StopMode::Drain);
     }
     text.parse().map(|HumanDuration(time)| {
         if time == Duration::ZERO {
-            StopMode::None
+            StopMode::Cancel
         } else {
-            StopMode::For(time)
+            StopMode::DrainFor(time)
         }
     })
 }
@@ -115,16 +115,16 @@ mod tests {
 
     #[test]
     fn parses_stop_timeouts() {
-        assert_eq!(parse_stop_timeout("0"), Ok(StopMode::None));
+        assert_eq!(parse_stop_timeout("0"), Ok(StopMode::Cancel));
         assert_eq!(
             parse_stop_timeout("1.5"),
-            Ok(StopMode::For(Duration::from_millis(1500)))
+            Ok(StopMode::DrainFor(Duration::from_millis(1500)))
         );
         assert_eq!(
             parse_stop_timeout("2m"),
-            Ok(StopMode::For(Duration::from_secs(120)))
+            Ok(StopMode::DrainFor(Duration::from_secs(120)))
         );
-        assert_eq!(parse_stop_timeout("-1"), Ok(StopMode::Endless));
+        assert_eq!(parse_stop_timeout("-1"), Ok(StopMode::Drain));
         for wrong in ["", "soon", "nan"] {
             assert!(parse_stop_timeout(wrong).is_err(), "{wrong}");
         }

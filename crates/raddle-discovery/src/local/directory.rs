@@ -26,7 +26,7 @@ impl Directory {
     }
 
     /// That of this user, for the workers that a pool has started, by its id.
-    pub(super) fn of_members() -> Self {
+    pub(super) fn of_pool_id() -> Self {
         Self::of_user_for("members")
     }
 

@@ -55,8 +55,8 @@ impl LocalDiscovery {
     }
 
     /// One for the workers that a pool has started, by the id that it has and no other: pools of one name do not mix there, and are listed nowhere.
-    pub fn of_members(id: &str) -> Result<Self, DiscoveryError> {
-        Self::open(Directory::of_members(), id)
+    pub fn of_pool_id(id: &str) -> Result<Self, DiscoveryError> {
+        Self::open(Directory::of_pool_id(), id)
     }
 
     /// The same, in another directory. It is made if it is not there; if it is, it must belong to this user alone.

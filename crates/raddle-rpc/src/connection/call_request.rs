@@ -103,7 +103,7 @@ impl CallRequest {
 fn check_size(arguments: usize) -> Result<(), String> {
     if arguments > MAX_VALUE {
         return Err(format!(
-            "the arguments have {arguments} bytes, and at most {MAX_VALUE} can be sent"
+            "the arguments have {arguments} bytes, and the limit is {MAX_VALUE}"
         ));
     }
     Ok(())

@@ -288,7 +288,7 @@ async fn open_transport(mut pending: PendingConnect, target: ConnectTarget) {
 
 /// The error of a call that could not be sent because connecting failed.
 fn connect_error(error: &io::Error) -> RpcError {
-    if let Some(refusal) = HandshakeError::of(error) {
+    if let Some(refusal) = HandshakeError::from_io(error) {
         return handshake_failure(&refusal);
     }
     match error.kind() {

@@ -150,7 +150,7 @@ pub(super) fn error_of_status(status: &Status) -> RpcError {
     while let Some(error) = source {
         if let Some(refusal) = error
             .downcast_ref::<std::io::Error>()
-            .and_then(HandshakeError::of)
+            .and_then(HandshakeError::from_io)
         {
             return handshake_failure(&refusal);
         }

@@ -1,4 +1,4 @@
-//! What a pool is to be.
+//! `PoolBuilder`: the options of a pool, and its start.
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +26,7 @@ use crate::{
     worker::{LocalWorker, WorkerFactory},
 };
 
-/// A pool that is not started.
+/// Builds a pool.
 #[derive(Default)]
 #[must_use = "a pool is started with `start`"]
 pub struct PoolBuilder {
@@ -45,50 +45,51 @@ pub struct PoolBuilder {
 }
 
 impl PoolBuilder {
-    /// Its name among the pools of this user on this machine. One that nobody else has, if nothing is said.
+    /// Sets the name under which this user finds the pool on this machine. Default: a unique one.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// What its workers can do, and what those of others must.
+    /// Sets the tags of its workers, which discovered workers must have too.
     pub fn tags(mut self, tags: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.tags = tags.into_iter().map(Into::into).collect();
         self
     }
 
-    /// How many workers it starts. Others may be found besides.
+    /// Sets how many workers the pool starts. It can discover further ones.
     pub fn size(mut self, workers: usize) -> Self {
         self.size = Some(workers);
         self
     }
 
-    /// How workers of others are found.
+    /// Sets how workers of others are found.
     pub fn discovery(mut self, discovery: impl Discovery) -> Self {
         self.discovery = Some(Arc::new(discovery));
         self
     }
 
-    /// How others find the workers of this pool, besides those of this user on this machine, who find them by its name.
+    /// Publishes the workers of this pool, in addition to this user on this machine, who finds them
+    /// by the pool's name.
     pub fn publisher(mut self, publisher: impl Publisher) -> Self {
         self.publisher = Some(Arc::new(publisher));
         self
     }
 
-    /// Chooses the worker of a call. Either a balancer, or a function, `async` or not, that makes one when the pool starts: `.balancer(Sticky)`,
-    /// `.balancer(|| Sticky)` or `.balancer(|| async { Sticky })`.
+    /// Sets the balancer: a value, or a function, `async` or not, that makes one when the pool
+    /// starts: `.balancer(Sticky)`, `.balancer(|| Sticky)` or `.balancer(|| async { Sticky })`.
     pub fn balancer<Kind>(mut self, balancer: impl IntoBalancer<Kind>) -> Self {
         self.balancer = Some(balancer.into_balancer());
         self
     }
 
-    /// Who makes its workers. [`LocalWorker::new`], if nothing is said.
+    /// Sets the factory of its workers. Default: [`LocalWorker::new`].
     pub fn worker(mut self, factory: impl WorkerFactory) -> Self {
         self.factory = Some(Arc::new(factory));
         self
     }
 
-    /// How many workers must serve for the pool to be started; the rest may come later. All of them, if nothing is said.
+    /// Sets how many workers must be ready for `start` to return; the others follow. Default: all.
     pub fn quorum(mut self, workers: usize) -> Self {
         self.quorum = Some(workers);
         self
@@ -100,26 +101,28 @@ impl PoolBuilder {
         self
     }
 
-    /// How many calls are in flight to one worker at a time. Others wait their turn.
+    /// Sets how many calls one worker gets at a time; further calls wait for a permit.
     pub fn limit(mut self, calls: usize) -> Self {
         self.limit = Some(calls.max(1));
         self
     }
 
-    /// Who we are, and whom we trust. Calls go over TLS then, to workers that serve by it and to no others. Workers that [`worker`](Self::worker)
-    /// makes have to be given the same; those of the pool itself are.
+    /// Sets the credentials. Then only workers that serve over TLS are called. The pool gives the
+    /// credentials to its default workers; workers from [`worker`](Self::worker) must be given them
+    /// by the factory.
     pub fn credentials(mut self, credentials: WorkerCredentials) -> Self {
         self.credentials = Some(credentials);
         self
     }
 
-    /// How long a worker may take to start.
+    /// Sets how long a worker may take to start.
     pub fn start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = Some(timeout);
         self
     }
 
-    /// Starts it. If too few workers can be started, published or called over TLS, all are stopped again, and the error names each cause.
+    /// Starts the pool. If too few workers can be started, published or called over TLS, all are
+    /// stopped again, and the error names each cause.
     pub async fn start(self) -> Result<WorkerPool, PoolError> {
         let name = self.name.clone().unwrap_or_else(own_name);
         let size = match (self.size, &self.discovery) {
@@ -127,7 +130,8 @@ impl PoolBuilder {
             (None, Some(_)) => 0,
             (Some(0), None) => {
                 return Err(PoolError::Invalid(
-                    "a pool without workers or a discovery calls nobody".into(),
+                    "a pool needs workers or a discovery: set a size above 0, or a discovery"
+                        .into(),
                 ));
             }
             (Some(size), _) => size,
@@ -135,30 +139,30 @@ impl PoolBuilder {
         let quorum = self.quorum.unwrap_or(size);
         if quorum > size {
             return Err(PoolError::Invalid(format!(
-                "{quorum} workers of {size} can never serve"
+                "a quorum of {quorum} is larger than the pool: its size is {size}"
             )));
         }
-        // Others may have a pool of the same name.
+        // Unlike the name, the id is unique.
         let id = WorkerUid::new().to_string();
         let proxy = match self.discovery {
             Some(discovery) => WorkerProxy::of_discovery(discovery).tags(self.tags.clone()),
-            None => WorkerProxy::of_workers(Vec::<WorkerMetadata>::new()).route_by_members(&id),
+            None => WorkerProxy::of_workers(Vec::<WorkerMetadata>::new()).route_by_pool_id(&id),
         };
         let limit = self.limit.unwrap_or(connection::LIMIT);
         let proxy = proxy
             .limit(limit)
-            .made_balancer(self.balancer)
-            .known_by(self.credentials.clone());
+            .maybe_balancer(self.balancer)
+            .maybe_credentials(self.credentials.clone());
         if size == 0 {
             return Ok(WorkerPool {
                 name,
                 proxy: proxy.start().await?,
-                keeper: None,
+                supervisor: None,
             });
         }
         let local: [Arc<dyn Publisher>; 2] = [
             Arc::new(LocalDiscovery::new(&name)?),
-            Arc::new(LocalDiscovery::of_members(&id)?),
+            Arc::new(LocalDiscovery::of_pool_id(&id)?),
         ];
         let factory = self
             .factory
@@ -173,29 +177,29 @@ impl PoolBuilder {
             key: PoolKey::generate(),
             start_timeout: self.start_timeout,
             limit,
-            is_called_here: true,
+            is_local_caller: true,
         };
         let context = BalancerContext::default();
-        let keeper = PoolSupervisor::new(plan, context.clone());
+        let supervisor = PoolSupervisor::new(plan, context.clone());
         let proxy = proxy
             .context(context)
-            .source(Arc::new(WorkerDemand(Arc::clone(&keeper))))
+            .source(Arc::new(WorkerDemand(Arc::clone(&supervisor))))
             .start()
             .await?;
         let pool = WorkerPool {
             name,
             proxy,
-            keeper: Some(Arc::clone(&keeper)),
+            supervisor: Some(Arc::clone(&supervisor)),
         };
         if !self.lazy {
-            keeper.begin();
-            keeper.started().await?;
+            supervisor.start();
+            supervisor.wait_until_started().await?;
         }
         Ok(pool)
     }
 }
 
-/// Workers that are this program.
+/// A factory of workers that run this program.
 fn of_this_program(credentials: Option<WorkerCredentials>) -> Arc<dyn WorkerFactory> {
     Arc::new(move |tags: &BTreeSet<String>| match &credentials {
         Some(credentials) => LocalWorker::new(tags).credentials(credentials.clone()),
@@ -203,7 +207,7 @@ fn of_this_program(credentials: Option<WorkerCredentials>) -> Arc<dyn WorkerFact
     })
 }
 
-/// A name that no other pool has.
+/// A unique pool name.
 fn own_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(1);
     format!(

@@ -1,4 +1,4 @@
-//! The life of one worker: made, started, serving, stopped.
+//! The lifecycle of one worker of a pool: make, start, serve, stop.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,179 +15,189 @@ use tracing::warn;
 
 use super::supervisor::PoolSupervisor;
 use crate::{
-    serve::words,
+    serve::panic_message,
     worker::{StopMode, Worker},
 };
 
-/// How often a worker is looked at for something else to say of it: a worker of a user's own making may start its process anew without a word.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often metadata is polled for changes: a custom worker may restart its process without
+/// implementing `changed`.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is told of a worker.
+/// An event of a worker.
 pub(super) enum PoolWorkerEvent {
     /// It serves.
     Ready,
-    /// A balancer has found it to be broken.
+    /// A balancer has removed it as unusable.
     Broken,
-    /// It is gone; nothing more is told of it.
+    /// It is gone; this is its last event.
     Gone {
-        /// In words.
+        /// Why.
         how: String,
-        /// Whether that is why the first in its place could not serve.
-        cause: bool,
+        /// It was the first in its slot and never became ready.
+        is_cause: bool,
     },
 }
 
-/// One worker.
+/// Runs one worker.
 pub(super) struct WorkerLifecycle {
-    keeper: Arc<PoolSupervisor>,
-    place: usize,
-    /// Whether nobody was in its place before, and it has not served.
+    supervisor: Arc<PoolSupervisor>,
+    slot: usize,
+    /// No worker was in the slot before, and this one has not become ready.
     is_first: bool,
-    /// How far it is to stop.
-    told: watch::Receiver<StopStage>,
+    /// The stage of its stop.
+    stop_stage: watch::Receiver<StopStage>,
 }
 
 impl WorkerLifecycle {
     pub(super) fn new(
-        keeper: Arc<PoolSupervisor>,
-        place: usize,
+        supervisor: Arc<PoolSupervisor>,
+        slot: usize,
         is_first: bool,
-        told: watch::Receiver<StopStage>,
+        stop_stage: watch::Receiver<StopStage>,
     ) -> Self {
         Self {
-            keeper,
-            place,
+            supervisor,
+            slot,
             is_first,
-            told,
+            stop_stage,
         }
     }
 
-    /// Lives it. Much of it may be a user's code, which must not take the place along when it panics, nor keep it when it should be gone.
-    pub(super) async fn run(mut self, say: impl Fn(PoolWorkerEvent) + Send + Sync) {
-        let mut killed = self.told.clone();
+    /// Runs the worker. Much of this is user code, whose panics must not end the supervisor, and
+    /// which must not outlive the kill stage.
+    pub(super) async fn run(mut self, send: impl Fn(PoolWorkerEvent) + Send + Sync) {
+        let mut killed = self.stop_stage.clone();
         let how = tokio::select! {
-            lived = AssertUnwindSafe(self.live(&say)).catch_unwind() => {
-                lived.unwrap_or_else(|thrown| format!("it panicked: {}", words(&*thrown)))
+            outcome = AssertUnwindSafe(self.run_worker(&send)).catch_unwind() => {
+                outcome.unwrap_or_else(|thrown| format!("it panicked: {}", panic_message(&*thrown)))
             }
             Ok(_) = killed.wait_for(|stage| *stage == StopStage::Killing) => {
-                warn!("a worker did not stop in time, and is let go of");
+                warn!("a worker did not stop in time and is dropped");
                 "it did not stop in time".to_owned()
             }
         };
-        say(PoolWorkerEvent::Gone {
+        send(PoolWorkerEvent::Gone {
             how,
-            cause: self.is_first,
+            is_cause: self.is_first,
         });
     }
 
-    async fn live(&mut self, say: &(impl Fn(PoolWorkerEvent) + Sync)) -> String {
-        let keeper = Arc::clone(&self.keeper);
+    async fn run_worker(&mut self, send: &(impl Fn(PoolWorkerEvent) + Sync)) -> String {
+        let supervisor = Arc::clone(&self.supervisor);
         let made = catch_unwind(AssertUnwindSafe(|| {
-            (keeper.plan.make)(self.place, &keeper.plan.tags)
+            (supervisor.plan.make)(self.slot, &supervisor.plan.tags)
         }));
         let worker = match made {
             Ok(worker) => worker,
             Err(thrown) => {
-                return format!("whoever makes the workers panicked: {}", words(&*thrown));
+                return format!("the worker factory panicked: {}", panic_message(&*thrown));
             }
         };
-        let start = keeper
+        let start = supervisor
             .plan
             .key
             .clone()
-            .starting(worker.start(keeper.plan.start_timeout));
+            .run_start(worker.start(supervisor.plan.start_timeout));
         let start = AssertUnwindSafe(start).catch_unwind();
         let started = tokio::select! {
             started = start => started,
-            () = self.is_told() => return "it is stopped".to_owned(),
+            () = self.wait_for_stop() => return "stopped".to_owned(),
         };
         match (started, worker.metadata()) {
             (Ok(Ok(())), Some(metadata)) => {
-                let _there = PublishedWorker {
-                    keeper: &keeper,
+                let _registration = RegistrationGuard {
+                    supervisor: &supervisor,
                     uid: metadata.uid,
                 };
-                keeper.welcome(&worker, &metadata, self.is_first).await;
+                supervisor
+                    .register_worker(&worker, &metadata, self.is_first)
+                    .await;
                 self.is_first = false;
-                say(PoolWorkerEvent::Ready);
-                self.serve(&*worker, metadata, say).await
+                send(PoolWorkerEvent::Ready);
+                self.serve(&*worker, metadata, send).await
             }
-            (Ok(Ok(())), None) => "it serves nowhere".to_owned(),
+            (Ok(Ok(())), None) => "it has no address".to_owned(),
             (Ok(Err(error)), _) => error.to_string(),
-            (Err(thrown), _) => format!("its start panicked: {}", words(&*thrown)),
+            (Err(thrown), _) => format!("its start panicked: {}", panic_message(&*thrown)),
         }
     }
 
-    /// Waits until a worker has ended, has been found to be no use, or is to stop; and stops it then.
+    /// Waits until the worker has ended, was removed as unusable, or should stop; and stops it
+    /// then.
     async fn serve(
         &mut self,
         worker: &dyn Worker,
         mut metadata: WorkerMetadata,
-        say: &(impl Fn(PoolWorkerEvent) + Sync),
+        send: &(impl Fn(PoolWorkerEvent) + Sync),
     ) -> String {
-        let keeper = Arc::clone(&self.keeper);
-        let (is_there, how) = loop {
+        let supervisor = Arc::clone(&self.supervisor);
+        let (is_running, how) = loop {
             tokio::select! {
                 how = worker.ended() => break (false, how),
-                () = keeper.context.wait_until_removed(metadata.uid) => {
-                    say(PoolWorkerEvent::Broken);
+                () = supervisor.context.wait_until_removed(metadata.uid) => {
+                    send(PoolWorkerEvent::Broken);
                     break (true, StopReason::Broken.to_string());
                 }
-                () = self.is_told() => break (true, "it is stopped".to_owned()),
+                () = self.wait_for_stop() => break (true, "stopped".to_owned()),
                 changed = changed(worker, &metadata) => {
                     metadata = changed;
-                    keeper.put(&metadata);
-                    let _ = keeper.publish(&DiscoveryEvent::Updated(metadata.clone())).await;
+                    supervisor.put_in_context(&metadata);
+                    let _ = supervisor.publish(&DiscoveryEvent::Updated(metadata.clone())).await;
                 }
             }
         };
-        keeper.miss(metadata).await;
-        if is_there {
-            self.is_told().await;
-            self.dismiss(worker).await;
+        supervisor.unregister_worker(metadata).await;
+        if is_running {
+            self.wait_for_stop().await;
+            self.stop_worker(worker).await;
         }
-        keeper.count(worker).await;
+        supervisor.keep_final_counts(worker).await;
         how
     }
 
-    /// Stops a worker: with what patience there is, which may become less meanwhile.
-    async fn dismiss(&mut self, worker: &dyn Worker) {
+    /// Stops the worker. The mode may become faster meanwhile.
+    async fn stop_worker(&mut self, worker: &dyn Worker) {
         let stopped = loop {
-            let stage = *self.told.borrow_and_update();
-            let patience = if stage == StopStage::Draining {
-                self.keeper.patience()
+            let stage = *self.stop_stage.borrow_and_update();
+            let mode = if stage == StopStage::Draining {
+                self.supervisor.stop_mode()
             } else {
-                StopMode::None
+                StopMode::Cancel
             };
             tokio::select! {
-                stopped = worker.stop(patience) => break stopped,
-                () = self.is_told_more(stage) => {}
+                stopped = worker.stop(mode) => break stopped,
+                () = self.wait_for_later_stage(stage) => {}
             }
         };
         if let Err(error) = stopped {
-            warn!(worker = %worker.uid(), %error, "a worker could not be stopped");
+            warn!(worker = %worker.uid(), %error, "cannot stop a worker");
         }
     }
 
-    /// Waits until it is to stop.
-    async fn is_told(&mut self) {
-        self.is_told_more(StopStage::Running).await;
+    /// Waits until the worker should stop.
+    async fn wait_for_stop(&mut self) {
+        self.wait_for_later_stage(StopStage::Running).await;
     }
 
-    /// Waits until it is to stop faster than that.
-    async fn is_told_more(&mut self, than: StopStage) {
-        if self.told.wait_for(|stage| *stage > than).await.is_err() {
-            // Whoever tells ends this as well.
+    /// Waits for a later stage than this.
+    async fn wait_for_later_stage(&mut self, than: StopStage) {
+        if self
+            .stop_stage
+            .wait_for(|stage| *stage > than)
+            .await
+            .is_err()
+        {
+            // The sender is dropped only together with this task.
             std::future::pending().await
         }
     }
 }
 
-/// Waits until something else is to be said of a worker than is known. One that does not tell of it is looked at.
+/// Waits until the metadata differs from `known`: by `Worker::changed`, or by polling.
 async fn changed(worker: &dyn Worker, known: &WorkerMetadata) -> WorkerMetadata {
-    let seen = async {
+    let polled = async {
         loop {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
             if let Some(changed) = worker.metadata().filter(|metadata| metadata != known) {
                 return changed;
             }
@@ -195,18 +205,18 @@ async fn changed(worker: &dyn Worker, known: &WorkerMetadata) -> WorkerMetadata 
     };
     tokio::select! {
         changed = worker.changed() => changed,
-        changed = seen => changed,
+        changed = polled => changed,
     }
 }
 
-/// A worker that is known to others, until its life is over, however it ends.
-struct PublishedWorker<'a> {
-    keeper: &'a PoolSupervisor,
+/// Unregisters the worker on drop, in case its task is cancelled or panics.
+struct RegistrationGuard<'a> {
+    supervisor: &'a PoolSupervisor,
     uid: WorkerUid,
 }
 
-impl Drop for PublishedWorker<'_> {
+impl Drop for RegistrationGuard<'_> {
     fn drop(&mut self) {
-        self.keeper.forget(self.uid);
+        self.supervisor.drop_worker(self.uid);
     }
 }

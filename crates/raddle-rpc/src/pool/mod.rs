@@ -1,10 +1,10 @@
-//! A pool: workers of one's own, workers of others, or both, and the calls that are made on them.
+//! Pools: workers that a program starts, finds, or both, and the calls to them.
 
 mod builder;
 mod lifecycle;
-mod pool_membership;
 pub mod standalone;
 mod supervisor;
+mod supervisor_loop;
 #[cfg(test)]
 mod tests;
 
@@ -17,54 +17,54 @@ pub use self::builder::PoolBuilder;
 use self::supervisor::PoolSupervisor;
 use crate::{CallTarget, WorkerProxy, worker::StopMode};
 
-/// Workers to call routines on. When it is dropped, the workers that it has started are gone.
+/// Workers to call routines on. Dropping the pool kills the workers that it has started.
 ///
 /// | size | discovery | |
 /// | --- | --- | --- |
-/// | not said | not said | *default*: as many workers as there are cores |
-/// | said | not said | *ephemeral*: so many workers |
-/// | not said | said | *durable*: no workers of its own; those that the discovery tells of |
-/// | said | said | *hybrid*: both |
+/// | not set | not set | *default*: as many workers as there are cores |
+/// | set | not set | *ephemeral*: that many workers |
+/// | not set | set | *durable*: no workers of its own, only those that the discovery lists |
+/// | set | set | *hybrid*: both |
 #[derive(Debug)]
 pub struct WorkerPool {
     name: String,
     proxy: WorkerProxy,
-    keeper: Option<Arc<PoolSupervisor>>,
+    supervisor: Option<Arc<PoolSupervisor>>,
 }
 
-/// Why there is no pool.
+/// Why a pool could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// Too few of its workers could be started.
     #[error("{} of {wanted} workers could not be started: {}", causes.len(), causes.join("; "))]
     Start {
-        /// How many there were to be.
+        /// The pool's size.
         wanted: usize,
-        /// Why each of those could not that could not.
+        /// Why workers could not be started.
         causes: Vec<String>,
     },
-    /// Its workers cannot be published, or others not be heard of.
+    /// The discovery failed: workers cannot be published or found.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
-    /// What was asked for makes no sense.
+    /// The options are invalid.
     #[error("{0}")]
     Invalid(String),
-    /// There is nothing to call.
+    /// The program has no routines.
     #[error(
-        "this program has no routines that a worker could serve: functions with #[raddle::routine] are routines of the program that they \
-         are in, which serves them by itself, as in 'myapp pool serve'; 'raddle pool serve --program ./myapp' does it, too"
+        "this program has no routines: each program serves the functions with #[raddle::routine] that it contains, \
+         as in 'myapp pool serve', or 'raddle pool serve --program ./myapp'"
     )]
     NoRoutines,
 }
 
 impl WorkerPool {
-    /// A pool, to be described and started.
+    /// Starts building a pool.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::default()
     }
 
-    /// Its name among the pools of this user on this machine.
+    /// The pool's name, which is unique to this user on this machine unless the name was chosen.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -79,12 +79,13 @@ impl WorkerPool {
             .collect()
     }
 
-    /// Runs a future in which routines are called on this pool.
+    /// Runs a future whose calls go to this pool.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         self.proxy.scope(future)
     }
 
-    /// Spawns a task in which routines are called on this pool. A task of [`tokio::spawn`] is outside of every scope.
+    /// Spawns a task whose calls go to this pool. A task of [`tokio::spawn`] is outside every
+    /// scope.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -92,15 +93,15 @@ impl WorkerPool {
         self.proxy.spawn(future)
     }
 
-    /// Stops it: calls in flight are cancelled. Returns when its workers are gone.
+    /// Stops the pool, and cancels calls in flight. Returns when its workers are gone.
     pub async fn stop(self) {
-        self.stop_with(StopMode::None).await;
+        self.stop_with(StopMode::Cancel).await;
     }
 
-    /// Stops it. Calls in flight may take as long as is said.
-    pub async fn stop_with(mut self, patience: StopMode) {
-        if let Some(keeper) = self.keeper.take() {
-            keeper.stop(patience).await;
+    /// Stops the pool in this mode. Returns when its workers are gone.
+    pub async fn stop_with(mut self, mode: StopMode) {
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.stop(mode).await;
         }
     }
 }
@@ -113,8 +114,8 @@ impl CallTarget for WorkerPool {
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.abandon();
+        if let Some(supervisor) = &self.supervisor {
+            supervisor.drop_workers();
         }
     }
 }

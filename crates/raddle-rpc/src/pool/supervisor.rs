@@ -1,4 +1,5 @@
-//! The workers of a pool, as whoever has them sees them: those that serve are known to callers, and counted. Who keeps them there is in `keeping.rs`.
+//! The state of a pool's own workers: which are ready, published and counts. The loop that keeps
+//! them running is in `supervisor_loop.rs`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::{PoolError, pool_membership::PoolMembership};
+use super::{PoolError, supervisor_loop::SupervisorLoop};
 use crate::{
     balancer::BalancerContext,
     connection::{ConnectWait, ConnectionFactory},
@@ -27,17 +28,18 @@ use crate::{
     worker::{CallCounts, StopMode, Worker},
 };
 
-/// How long the end of a worker may take to be noticed, after a call has met it.
-const NOTICED: Duration = Duration::from_millis(20);
+/// How long the end of a worker may take to be noticed, after a call has failed because of it.
+const EXIT_DELAY: Duration = Duration::from_millis(20);
 
-/// How long a program waits for the first worker before the log says why.
+/// How long callers wait for the first worker before the log says why.
 const EXPLAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// Makes the worker of a place, with these tags. Places are counted from 0; one that ends is followed by another in its place.
+/// Makes the worker of a slot, with these tags. Slots are numbered from 0; a worker that ends is
+/// replaced in its slot.
 pub(super) type WorkerMaker =
     Arc<dyn Fn(usize, &BTreeSet<String>) -> Arc<dyn Worker> + Send + Sync>;
 
-/// What workers are to be kept.
+/// What workers a pool keeps.
 pub(super) struct PoolPlan {
     pub(super) size: usize,
     pub(super) quorum: usize,
@@ -45,57 +47,57 @@ pub(super) struct PoolPlan {
     pub(super) make: WorkerMaker,
     pub(super) publishers: Vec<Arc<dyn Publisher>>,
     pub(super) start_timeout: Option<Duration>,
-    /// Calls in flight to one worker at a time.
+    /// Limit on calls in flight per worker.
     pub(super) limit: usize,
-    /// What proves to workers that calls come from here.
+    /// Proves to workers that calls come from their pool.
     pub(super) key: PoolKey,
-    /// As whom workers are spoken to that serve over TLS.
+    /// For workers that serve over TLS.
     pub(super) credentials: Option<WorkerCredentials>,
-    /// This process calls them, so that TLS has to work between both.
-    pub(super) is_called_here: bool,
+    /// This process calls the workers, so TLS must work between both.
+    pub(super) is_local_caller: bool,
 }
 
-/// Keeps workers.
+/// Keeps the workers of a pool.
 pub(super) struct PoolSupervisor {
     pub(super) plan: PoolPlan,
-    /// Where calls find them.
+    /// Where calls find the workers.
     pub(super) context: BalancerContext,
     state: watch::Sender<SupervisorState>,
     stop: watch::Sender<Option<StopMode>>,
-    /// The one task that keeps them. None before it has begun, and after it was stopped.
-    keeping: Mutex<Option<JoinSet<()>>>,
-    counted: Mutex<CountedWorker>,
-    /// How many workers had come when the log last said why one is waited for.
+    /// The `SupervisorLoop`. `None` before the start and after the stop.
+    task: Mutex<Option<JoinSet<()>>>,
+    counts: Mutex<PoolCounts>,
+    /// The number of arrivals when the log last explained a wait.
     explained: Mutex<Option<u64>>,
 }
 
-/// Whose deeds are counted.
+/// Call counts of the pool's workers.
 #[derive(Default)]
-struct CountedWorker {
-    /// Those that are there can be asked.
-    there: BTreeMap<WorkerUid, Arc<dyn Worker>>,
-    /// What those have done that are not.
-    gone: CallCounts,
+struct PoolCounts {
+    /// Running workers, which can be queried.
+    running: BTreeMap<WorkerUid, Arc<dyn Worker>>,
+    /// The sum of those that have ended.
+    ended: CallCounts,
 }
 
 #[derive(Debug, Default)]
 struct SupervisorState {
-    /// How often a worker has come.
+    /// Number of workers that have become ready.
     arrivals: u64,
-    /// Those that serve.
+    /// Ready workers.
     serving: Vec<WorkerMetadata>,
-    /// How many have served when they were first started.
-    first: usize,
-    /// Why those could not that could not.
+    /// Number of slots whose first worker became ready.
+    first_ready: usize,
+    /// Why the others did not.
     causes: Vec<String>,
-    /// How often one has ended without having been told to, or could not be started.
+    /// Number of workers that ended unasked, or could not be started.
     losses: u64,
     /// How the last of these ended.
     last_loss: Option<String>,
-    /// Whether others are held back because of that.
-    is_braking: bool,
-    /// None is being started before a pause is over.
-    is_held_back: bool,
+    /// A crash-loop backoff delays some starts.
+    is_backing_off: bool,
+    /// A crash-loop backoff delays all starts.
+    all_delayed: bool,
 }
 
 impl PoolSupervisor {
@@ -105,114 +107,117 @@ impl PoolSupervisor {
             context,
             state: watch::Sender::default(),
             stop: watch::Sender::new(None),
-            keeping: Mutex::default(),
-            counted: Mutex::default(),
+            task: Mutex::default(),
+            counts: Mutex::default(),
             explained: Mutex::default(),
         })
     }
 
-    /// Begins to start workers, all at once.
-    pub(super) fn begin(self: &Arc<Self>) {
-        let mut keeping = self.keeping();
-        if keeping.is_some() || self.stop.borrow().is_some() {
+    /// Starts all workers concurrently. Does nothing if they were started or stopped.
+    pub(super) fn start(self: &Arc<Self>) {
+        let mut current = self.task();
+        if current.is_some() || self.stop.borrow().is_some() {
             return;
         }
         let mut task = JoinSet::new();
-        task.spawn(PoolMembership::new(Arc::clone(self), self.plan.size).run());
-        *keeping = Some(task);
+        task.spawn(SupervisorLoop::new(Arc::clone(self), self.plan.size).run());
+        *current = Some(task);
     }
 
-    /// Waits until enough of them serve, or cannot any more.
-    pub(super) async fn started(&self) -> Result<(), PoolError> {
+    /// Waits until the quorum is ready, or cannot be reached.
+    pub(super) async fn wait_until_started(&self) -> Result<(), PoolError> {
         let PoolPlan { size, quorum, .. } = self.plan;
         let mut state = self.state.subscribe();
-        let decided =
-            |state: &SupervisorState| state.first >= quorum || state.causes.len() > size - quorum;
+        let decided = |state: &SupervisorState| {
+            state.first_ready >= quorum || state.causes.len() > size - quorum
+        };
         let waiting = self.explain_while(state.wait_for(|state| decided(state)));
         let causes = match waiting.await {
-            Ok(state) if state.first >= quorum => return Ok(()),
+            Ok(state) if state.first_ready >= quorum => return Ok(()),
             Ok(state) => state.causes.clone(),
             Err(_) => Vec::new(),
         };
-        // Others may be about to find out the same.
-        let all = |state: &SupervisorState| state.first + state.causes.len() >= size;
+        // Collect the causes of workers that are about to fail too.
+        let all = |state: &SupervisorState| state.first_ready + state.causes.len() >= size;
         let causes = match timeout(Duration::from_secs(1), state.wait_for(|state| all(state))).await
         {
             Ok(Ok(state)) => state.causes.clone(),
             _ => causes,
         };
-        self.stop(StopMode::None).await;
+        self.stop(StopMode::Cancel).await;
         Err(PoolError::Start {
             wanted: size,
             causes,
         })
     }
 
-    /// Stops all workers. Returns when they are gone. Whoever is being stopped may be hurried by [`hurry`](Self::hurry).
-    pub(super) async fn stop(&self, patience: StopMode) {
-        self.stop.send_replace(Some(patience));
-        let keeping = self.keeping().take();
-        if let Some(mut task) = keeping {
+    /// Stops all workers. Returns when they are gone. [`escalate_stop`](Self::escalate_stop) makes
+    /// a stop faster.
+    pub(super) async fn stop(&self, mode: StopMode) {
+        self.stop.send_replace(Some(mode));
+        let task = self.task().take();
+        if let Some(mut task) = task {
             task.join_next().await;
         }
     }
 
-    /// Has those that are being stopped cancel what is in flight.
-    pub(super) fn hurry(&self) {
-        self.stop.send_replace(Some(StopMode::None));
+    /// Cancels the calls that a running stop waits for.
+    pub(super) fn escalate_stop(&self) {
+        self.stop.send_replace(Some(StopMode::Cancel));
     }
 
-    /// Those that serve.
+    /// The ready workers.
     pub(super) fn serving(&self) -> Vec<WorkerMetadata> {
         self.state.borrow().serving.clone()
     }
 
-    /// How many serve, how many ends were not asked for, and whether others are held back because of them.
-    pub(super) fn standing(&self) -> (usize, u64, bool) {
+    /// Number of ready workers, number of losses, and whether a crash-loop backoff delays starts.
+    pub(super) fn status(&self) -> (usize, u64, bool) {
         let state = self.state.borrow();
-        (state.serving.len(), state.losses, state.is_braking)
+        (state.serving.len(), state.losses, state.is_backing_off)
     }
 
-    /// What all workers have done, those included that have ended. Each is asked, and has a second to answer.
-    pub(super) async fn tally(&self) -> CallCounts {
-        let (there, mut sum) = {
-            let counted = self.counted();
+    /// The call counts of all workers, including those that have ended. Each is queried, and has a
+    /// second to answer.
+    pub(super) async fn call_counts(&self) -> CallCounts {
+        let (running, mut sum) = {
+            let counts = self.counts();
             (
-                counted.there.values().cloned().collect::<Vec<_>>(),
-                counted.gone.clone(),
+                counts.running.values().cloned().collect::<Vec<_>>(),
+                counts.ended.clone(),
             )
         };
-        // At once: one that does not answer holds up no other.
-        let tallies = join_all(there.iter().map(|worker| worker.tally())).await;
-        tallies.iter().flatten().for_each(|tally| sum.add(tally));
+        // Concurrently, so that a slow worker does not delay the others.
+        let counts = join_all(running.iter().map(|worker| worker.call_counts())).await;
+        counts.iter().flatten().for_each(|counts| sum.add(counts));
         sum
     }
 
-    /// Lets go of all workers, which ends them.
-    pub(super) fn abandon(&self) {
-        self.stop.send_replace(Some(StopMode::None));
-        drop(self.keeping().take());
-        // A worker is gone with the last who has it.
-        self.counted().there.clear();
-        // Its own: others may have been found besides.
+    /// Drops all workers, which kills them.
+    pub(super) fn drop_workers(&self) {
+        self.stop.send_replace(Some(StopMode::Cancel));
+        drop(self.task().take());
+        // `LocalWorker` kills its process when its last reference is dropped.
+        self.counts().running.clear();
+        // Only the pool's own workers: the context may hold discovered ones too.
         let mut own = Vec::new();
         self.state
             .send_modify(|state| own = std::mem::take(&mut state.serving));
         own.iter().for_each(|worker| self.withdraw(worker));
     }
 
-    /// A worker serves.
-    pub(super) async fn welcome(
+    /// Registers a worker that is ready.
+    pub(super) async fn register_worker(
         &self,
         worker: &Arc<dyn Worker>,
         metadata: &WorkerMetadata,
         is_first: bool,
     ) {
-        self.counted()
-            .there
+        self.counts()
+            .running
             .insert(worker.uid(), Arc::clone(worker));
-        let factory = self.put(metadata);
-        // Before anybody is waited for: whoever has to forget it meanwhile finds it.
+        let factory = self.put_in_context(metadata);
+        // Before the next await, so that `drop_worker` finds the worker if this is cancelled.
         self.state
             .send_modify(|state| state.serving.push(metadata.clone()));
         let fault = match self.check_tls(metadata, &factory).await {
@@ -225,17 +230,17 @@ impl PoolSupervisor {
                 Some(fault)
             }
         };
-        // Later on, it is better to have a worker with a fault than none.
+        // After the start, a worker with a fault is better than none.
         self.state.send_modify(|state| {
             state.arrivals += 1;
             match fault.filter(|_| is_first) {
                 Some(fault) => state.causes.push(fault),
-                None => state.first += usize::from(is_first),
+                None => state.first_ready += usize::from(is_first),
             }
         });
     }
 
-    /// Says why TLS cannot work between this process and a worker of its own.
+    /// Checks TLS between this process and a worker of the pool.
     async fn check_tls(
         &self,
         worker: &WorkerMetadata,
@@ -243,25 +248,25 @@ impl PoolSupervisor {
     ) -> Result<(), String> {
         let PoolPlan {
             credentials,
-            is_called_here,
+            is_local_caller,
             ..
         } = &self.plan;
         let is_tcp = matches!(worker.address.parse(), Ok(Address::Tcp(_)));
         match (credentials, worker.secure) {
-            _ if !is_called_here => Ok(()),
+            _ if !is_local_caller => Ok(()),
             (None, true) => {
-                Err("the worker serves over TLS, and the pool has no credentials: give the pool the worker's \
-                                 with `.credentials(…)`"
+                Err("the worker serves over TLS, and the pool has no credentials: set the pool's with \
+                                 `.credentials(…)`"
                     .into())
             }
             (Some(_), false) if is_tcp => {
-                Err("the pool has credentials, and the worker serves without TLS: give \
-                                                     the worker the pool's with `LocalWorker::credentials`"
+                Err("the pool has credentials, and the worker serves without TLS: set the worker's with \
+                                                     `LocalWorker::credentials`"
                     .into())
             }
             (Some(_), true) => factory.ensure_connected(ConnectWait::UntilDone).await.map_err(|error| {
                 format!(
-                    "TLS does not work between the pool and its worker at {}: {error}. Look at the certificate with \
+                    "TLS between the pool and its worker at {} failed: {error}. Check the certificate with \
                      `raddle cert show`",
                     worker.address
                 )
@@ -270,7 +275,7 @@ impl PoolSupervisor {
         }
     }
 
-    pub(super) fn put(&self, metadata: &WorkerMetadata) -> ConnectionFactory {
+    pub(super) fn put_in_context(&self, metadata: &WorkerMetadata) -> ConnectionFactory {
         let credentials = self.plan.credentials.clone().filter(|_| metadata.secure);
         let factory =
             ConnectionFactory::new(&metadata.address, self.plan.limit).credentials(credentials);
@@ -282,24 +287,25 @@ impl PoolSupervisor {
         factory
     }
 
-    /// A worker serves no more, or is about not to.
-    pub(super) async fn miss(&self, metadata: WorkerMetadata) {
+    /// Unregisters a worker that has ended or is about to stop.
+    pub(super) async fn unregister_worker(&self, metadata: WorkerMetadata) {
         self.context.remove_worker(metadata.uid);
         self.state
             .send_modify(|state| state.serving.retain(|worker| worker.uid != metadata.uid));
         let _ = self.publish(&DiscoveryEvent::Dropped(metadata)).await;
     }
 
-    /// Keeps what a worker has done that has ended.
-    pub(super) async fn count(&self, worker: &dyn Worker) {
-        let done = worker.tally().await.map(CallCounts::ended);
-        let mut counted = self.counted();
-        counted.there.remove(&worker.uid());
-        done.iter().for_each(|done| counted.gone.add(done));
+    /// Keeps the final counts of a worker.
+    pub(super) async fn keep_final_counts(&self, worker: &dyn Worker) {
+        let done = worker.call_counts().await.map(CallCounts::ended);
+        let mut counts = self.counts();
+        counts.running.remove(&worker.uid());
+        done.iter().for_each(|done| counts.ended.add(done));
     }
 
-    /// One has ended without having been told to, or could not be started. The cause is why the first in a place could not serve.
-    pub(super) fn lost(&self, how: &str, is_cause: bool) {
+    /// Records that a worker ended unasked, or could not be started. `is_cause`: it was the first
+    /// in its slot and never became ready.
+    pub(super) fn record_loss(&self, how: &str, is_cause: bool) {
         self.state.send_modify(|state| {
             state.losses += 1;
             state.last_loss = Some(how.to_owned());
@@ -307,7 +313,7 @@ impl PoolSupervisor {
         });
     }
 
-    /// Waits for workers. The log says why that takes so long, once for all that wait for the same.
+    /// Waits for workers. If that takes long, logs why, once for all waiting calls.
     async fn explain_while<T>(&self, waiting: impl Future<Output = T>) -> T {
         let mut waiting = pin!(waiting);
         if let Ok(done) = timeout(EXPLAIN_AFTER, &mut waiting).await {
@@ -317,16 +323,17 @@ impl PoolSupervisor {
             let state = self.state.borrow();
             let why = match &state.last_loss {
                 Some(how) => {
-                    format!("the last one ended too soon ({how}); look at what its program writes to standard error")
+                    format!(
+                        "the last one failed ({how}); see what its program writes to standard error"
+                    )
                 }
-                None => {
-                    "they are being started; what their program does before `#[raddle::main]` takes its time".to_owned()
-                }
+                None => "they are starting; check what the program does before `#[raddle::main]`"
+                    .to_owned(),
             };
             (
                 state.arrivals,
                 format!(
-                    "a pool waits for workers: {} of {} serve; {why}",
+                    "waiting for workers: {} of {} are ready; {why}",
                     state.serving.len(),
                     self.plan.size
                 ),
@@ -343,18 +350,18 @@ impl PoolSupervisor {
         waiting.await
     }
 
-    /// Others are held back, or not any more; and whether none is being started because of that.
-    pub(super) fn is_braking(&self, is_braking: bool, is_held_back: bool) {
+    /// Records whether a crash-loop backoff delays some starts, and whether it delays all.
+    pub(super) fn record_backoff(&self, is_backing_off: bool, all_delayed: bool) {
         self.state.send_if_modified(|state| {
-            let before = (state.is_braking, state.is_held_back);
-            (state.is_braking, state.is_held_back) = (is_braking, is_held_back);
-            before != (is_braking, is_held_back)
+            let before = (state.is_backing_off, state.all_delayed);
+            (state.is_backing_off, state.all_delayed) = (is_backing_off, all_delayed);
+            before != (is_backing_off, all_delayed)
         });
     }
 
-    /// Forgets a worker whose life is over, if that has not been done in peace.
-    pub(super) fn forget(&self, uid: WorkerUid) {
-        self.counted().there.remove(&uid);
+    /// Unregisters a worker whose task was cancelled or panicked, without waiting.
+    pub(super) fn drop_worker(&self, uid: WorkerUid) {
+        self.counts().running.remove(&uid);
         let mut left = None;
         self.state.send_if_modified(|state| {
             left = state
@@ -375,38 +382,39 @@ impl PoolSupervisor {
             .for_each(|publisher| publisher.withdraw(worker));
     }
 
-    /// Tells all publishers. Returns what the last that failed says; a worker that is not published can be called all the same.
+    /// Publishes with all publishers. Returns the last error; a worker that is not published can
+    /// still be called by the pool.
     pub(super) async fn publish(&self, event: &DiscoveryEvent) -> Result<(), String> {
         let mut outcome = Ok(());
         for publisher in &self.plan.publishers {
             if let Err(error) = publisher.publish(event.clone()).await {
-                warn!(%error, "what becomes of a worker cannot be published");
+                warn!(%error, "cannot publish a change of a worker");
                 outcome = Err(error.to_string());
             }
         }
         outcome
     }
 
-    /// Whether they are to stop, and how patiently.
-    pub(super) fn asked(&self) -> watch::Receiver<Option<StopMode>> {
+    /// The requested stop, if any.
+    pub(super) fn subscribe_stop(&self) -> watch::Receiver<Option<StopMode>> {
         self.stop.subscribe()
     }
 
-    /// What patience there is with those that are to stop.
-    pub(super) fn patience(&self) -> StopMode {
+    /// The mode of the requested stop.
+    pub(super) fn stop_mode(&self) -> StopMode {
         self.stop.borrow().unwrap_or_default()
     }
 
-    fn counted(&self) -> MutexGuard<'_, CountedWorker> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts(&self) -> MutexGuard<'_, PoolCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keeping(&self) -> MutexGuard<'_, Option<JoinSet<()>>> {
-        self.keeping.lock().unwrap_or_else(PoisonError::into_inner)
+    fn task(&self) -> MutexGuard<'_, Option<JoinSet<()>>> {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a proxy asks for workers.
+/// Starts workers on demand of a proxy.
 pub(super) struct WorkerDemand(pub(super) Arc<PoolSupervisor>);
 
 impl WorkerSource for WorkerDemand {
@@ -414,29 +422,30 @@ impl WorkerSource for WorkerDemand {
         self.0.state.borrow().arrivals
     }
 
-    fn wanted(&self, seen: u64, brief: Duration) -> BoxFuture<'_, DemandOutcome> {
+    fn request_worker(&self, seen: u64, brief: Duration) -> BoxFuture<'_, DemandOutcome> {
         Box::pin(async move {
-            let keeper = &self.0;
-            keeper.begin();
-            let mut state = keeper.state.subscribe();
-            let size = keeper.plan.size;
-            // One that was met dead may not have been missed yet.
+            let supervisor = &self.0;
+            supervisor.start();
+            let mut state = supervisor.state.subscribe();
+            let size = supervisor.plan.size;
+            // A call may fail before the end of its worker is noticed.
             let is_short =
                 |state: &SupervisorState| state.arrivals > seen || state.serving.len() < size;
-            if timeout(NOTICED, state.wait_for(is_short)).await.is_err() {
-                return DemandOutcome::Never;
+            if timeout(EXIT_DELAY, state.wait_for(is_short)).await.is_err() {
+                return DemandOutcome::Unavailable;
             }
-            let (mut stop, mut pauses) = (keeper.stop.subscribe(), keeper.state.subscribe());
+            let (mut stop, mut pauses) =
+                (supervisor.stop.subscribe(), supervisor.state.subscribe());
             let held_back = async {
                 sleep(brief).await;
-                pauses.wait_for(|state| state.is_held_back).await.is_ok()
+                pauses.wait_for(|state| state.all_delayed).await.is_ok()
             };
             tokio::select! {
                 biased;
-                Ok(_) = keeper.explain_while(state.wait_for(|state| state.arrivals > seen)) => DemandOutcome::Came,
-                _ = stop.wait_for(Option::is_some) => DemandOutcome::Never,
-                true = held_back => DemandOutcome::HeldBack,
-                else => DemandOutcome::Never,
+                Ok(_) = supervisor.explain_while(state.wait_for(|state| state.arrivals > seen)) => DemandOutcome::Arrived,
+                _ = stop.wait_for(Option::is_some) => DemandOutcome::Unavailable,
+                true = held_back => DemandOutcome::BackedOff,
+                else => DemandOutcome::Unavailable,
             }
         })
     }

@@ -1,4 +1,5 @@
-//! What a pool does about workers that come and go, with workers that do as they are told. With real ones it is tested in `crates/raddle/tests`.
+//! Tests of pool supervision with scripted workers. Those with processes are in
+//! `crates/raddle/tests`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,26 +22,26 @@ use crate::{
     worker::{StopMode, Worker, WorkerError},
 };
 
-/// A worker that serves at once, ends when it is told, and may ignore that it is to stop.
-struct Puppet {
+/// A worker that is ready at once, ends on request, and may ignore a stop.
+struct ScriptedWorker {
     metadata: WorkerMetadata,
     tags: BTreeSet<String>,
     extra: BTreeMap<String, String>,
     ended: watch::Sender<bool>,
-    theatre: Arc<Theatre>,
+    script: Arc<WorkerScript>,
 }
 
-/// All that were made.
+/// Makes the workers of a test, and records their stops.
 #[derive(Default)]
-struct Theatre {
-    made: Mutex<Vec<Arc<Puppet>>>,
-    /// How each was told to stop, in order.
+struct WorkerScript {
+    made: Mutex<Vec<Arc<ScriptedWorker>>>,
+    /// The mode of each stop, in order.
     stops: Mutex<Vec<StopMode>>,
-    is_deaf: bool,
+    ignores_stop: bool,
 }
 
 #[async_trait]
-impl Worker for Puppet {
+impl Worker for ScriptedWorker {
     fn uid(&self) -> WorkerUid {
         self.metadata.uid
     }
@@ -61,9 +62,9 @@ impl Worker for Puppet {
         Ok(())
     }
 
-    async fn stop(&self, patience: StopMode) -> Result<(), WorkerError> {
-        self.theatre.stops.lock().unwrap().push(patience);
-        if self.theatre.is_deaf || patience != StopMode::None {
+    async fn stop(&self, mode: StopMode) -> Result<(), WorkerError> {
+        self.script.stops.lock().unwrap().push(mode);
+        if self.script.ignores_stop || mode != StopMode::Cancel {
             std::future::pending::<()>().await;
         }
         Ok(())
@@ -71,11 +72,11 @@ impl Worker for Puppet {
 
     async fn ended(&self) -> String {
         drop(self.ended.subscribe().wait_for(|ended| *ended).await);
-        "its strings were cut".into()
+        "ended by the test".into()
     }
 }
 
-impl Theatre {
+impl WorkerScript {
     fn make(self: &Arc<Self>) -> Arc<dyn Worker> {
         let uid = WorkerUid::new();
         let metadata = WorkerMetadata {
@@ -89,44 +90,46 @@ impl Theatre {
             encodings: [].into(),
         };
         let (tags, extra, ended) = (BTreeSet::new(), BTreeMap::new(), watch::Sender::new(false));
-        let puppet = Arc::new(Puppet {
+        let worker = Arc::new(ScriptedWorker {
             metadata,
             tags,
             extra,
             ended,
-            theatre: Arc::clone(self),
+            script: Arc::clone(self),
         });
-        self.made.lock().unwrap().push(Arc::clone(&puppet));
-        puppet
+        self.made.lock().unwrap().push(Arc::clone(&worker));
+        worker
     }
 
-    fn last(&self) -> Arc<Puppet> {
+    fn last(&self) -> Arc<ScriptedWorker> {
         Arc::clone(self.made.lock().unwrap().last().expect("one was made"))
     }
 
-    /// Ends the last, and says how long it took until another served.
-    async fn cut(&self, keeper: &PoolSupervisor) -> Duration {
+    /// Ends the last worker, and returns the time until another one is ready.
+    async fn end_last(&self, supervisor: &PoolSupervisor) -> Duration {
         let last = self.last();
-        let cut = Instant::now();
+        let ended_at = Instant::now();
         last.ended.send_replace(true);
-        while !keeper
+        while !supervisor
             .serving()
             .iter()
             .any(|worker| worker.uid != last.metadata.uid)
         {
             sleep(Duration::from_millis(1)).await;
         }
-        cut.elapsed()
+        ended_at.elapsed()
     }
 }
 
-/// A keeper of one worker, and whoever made it.
-async fn kept(is_deaf: bool) -> (Arc<PoolSupervisor>, BalancerContext, Arc<Theatre>) {
-    let theatre = Arc::new(Theatre {
-        is_deaf,
-        ..Theatre::default()
+/// A pool of one worker.
+async fn start_pool(
+    ignores_stop: bool,
+) -> (Arc<PoolSupervisor>, BalancerContext, Arc<WorkerScript>) {
+    let script = Arc::new(WorkerScript {
+        ignores_stop,
+        ..WorkerScript::default()
     });
-    let maker = Arc::clone(&theatre);
+    let maker = Arc::clone(&script);
     let plan = PoolPlan {
         size: 1,
         quorum: 1,
@@ -137,13 +140,13 @@ async fn kept(is_deaf: bool) -> (Arc<PoolSupervisor>, BalancerContext, Arc<Theat
         limit: 1,
         key: PoolKey::generate(),
         credentials: None,
-        is_called_here: true,
+        is_local_caller: true,
     };
     let context = BalancerContext::default();
-    let keeper = PoolSupervisor::new(plan, context.clone());
-    keeper.begin();
-    keeper.started().await.unwrap();
-    (keeper, context, theatre)
+    let supervisor = PoolSupervisor::new(plan, context.clone());
+    supervisor.start();
+    supervisor.wait_until_started().await.unwrap();
+    (supervisor, context, script)
 }
 
 fn secs(seconds: u64) -> Duration {
@@ -151,76 +154,80 @@ fn secs(seconds: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_killed_is_replaced_at_once_and_a_crash_loop_is_held_back() {
-    let (keeper, _, theatre) = kept(false).await;
+async fn replaces_a_killed_worker_at_once_and_delays_a_crash_loop() {
+    let (supervisor, _, script) = start_pool(false).await;
     for _ in 0..3 {
-        assert!(theatre.cut(&keeper).await < secs(1) / 10);
-        assert!(!keeper.standing().2, "that can happen");
+        assert!(script.end_last(&supervisor).await < secs(1) / 10);
+        assert!(!supervisor.status().2, "three losses are no crash loop");
     }
-    assert!(theatre.cut(&keeper).await >= secs(1) / 2);
-    assert!(theatre.cut(&keeper).await >= secs(1));
-    assert_eq!((keeper.standing().1, keeper.standing().2), (5, true));
+    assert!(script.end_last(&supervisor).await >= secs(1) / 2);
+    assert!(script.end_last(&supervisor).await >= secs(1));
+    assert_eq!((supervisor.status().1, supervisor.status().2), (5, true));
     sleep(secs(11)).await;
-    assert!(!keeper.standing().2, "it stays");
-    assert!(theatre.cut(&keeper).await < secs(1) / 10);
-    keeper.stop(StopMode::None).await;
-    assert_eq!(keeper.serving(), []);
+    assert!(!supervisor.status().2, "the worker is stable");
+    assert!(script.end_last(&supervisor).await < secs(1) / 10);
+    supervisor.stop(StopMode::Cancel).await;
+    assert_eq!(supervisor.serving(), []);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_is_no_use_is_cancelled_and_replaced() {
-    let (keeper, context, theatre) = kept(false).await;
-    let first = theatre.last().metadata.uid;
+async fn replaces_an_unusable_worker() {
+    let (supervisor, context, script) = start_pool(false).await;
+    let first = script.last().metadata.uid;
     context.remove_worker(first);
-    while keeper.serving().iter().all(|worker| worker.uid == first) {
+    while supervisor
+        .serving()
+        .iter()
+        .all(|worker| worker.uid == first)
+    {
         sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(*theatre.stops.lock().unwrap(), [StopMode::None]);
-    assert_eq!((keeper.standing().1, context.workers().len()), (1, 1));
+    assert_eq!(*script.stops.lock().unwrap(), [StopMode::Cancel]);
+    assert_eq!((supervisor.status().1, context.workers().len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_ends_when_it_was_to_or_is_told_to() {
-    let (keeper, _, theatre) = kept(false).await;
+async fn drain_ends_at_its_timeout_or_when_escalated() {
+    let (supervisor, _, script) = start_pool(false).await;
     let began = Instant::now();
-    keeper.stop(StopMode::For(secs(5))).await;
+    supervisor.stop(StopMode::DrainFor(secs(5))).await;
     assert!((secs(5)..secs(6)).contains(&began.elapsed()));
     assert_eq!(
-        *theatre.stops.lock().unwrap(),
-        [StopMode::For(secs(5)), StopMode::None]
+        *script.stops.lock().unwrap(),
+        [StopMode::DrainFor(secs(5)), StopMode::Cancel]
     );
 
-    let (keeper, _, theatre) = kept(false).await;
-    let mut stopping = Box::pin(keeper.stop(StopMode::Endless));
+    let (supervisor, _, script) = start_pool(false).await;
+    let mut stopping = Box::pin(supervisor.stop(StopMode::Drain));
     assert!(timeout(secs(3600), &mut stopping).await.is_err());
-    // Whoever is told again and again is not told more.
-    keeper.hurry();
-    keeper.hurry();
+    // Further escalations have no effect.
+    supervisor.escalate_stop();
+    supervisor.escalate_stop();
     stopping.await;
     assert_eq!(
-        *theatre.stops.lock().unwrap(),
-        [StopMode::Endless, StopMode::None]
+        *script.stops.lock().unwrap(),
+        [StopMode::Drain, StopMode::Cancel]
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_stop_is_let_go_of() {
-    let (keeper, context, _) = kept(true).await;
+async fn drops_a_worker_that_does_not_stop() {
+    let (supervisor, context, _) = start_pool(true).await;
     let began = Instant::now();
-    keeper.stop(StopMode::None).await;
+    supervisor.stop(StopMode::Cancel).await;
     assert!(
         (secs(10)..secs(60)).contains(&began.elapsed()),
         "{:?}",
         began.elapsed()
     );
-    assert!(keeper.serving().is_empty() && context.workers().is_empty());
+    assert!(supervisor.serving().is_empty() && context.workers().is_empty());
 }
 
-/// A worker that takes a while to start.
-struct Slow(BTreeSet<String>, BTreeMap<String, String>);
+/// A worker that starts slowly.
+struct SlowWorker(BTreeSet<String>, BTreeMap<String, String>);
 
 #[async_trait]
-impl Worker for Slow {
+impl Worker for SlowWorker {
     fn uid(&self) -> WorkerUid {
         WorkerUid::of_address("unix-abstract:slow")
     }
@@ -248,7 +255,7 @@ impl Worker for Slow {
 }
 
 #[test]
-fn a_wait_for_the_first_worker_is_explained_once() {
+fn wait_for_the_first_worker_is_explained_once() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -259,29 +266,32 @@ fn a_wait_for_the_first_worker_is_explained_once() {
             size: 1,
             quorum: 1,
             tags: BTreeSet::new(),
-            make: Arc::new(|_, _| Arc::new(Slow(BTreeSet::new(), BTreeMap::new()))),
+            make: Arc::new(|_, _| Arc::new(SlowWorker(BTreeSet::new(), BTreeMap::new()))),
             publishers: Vec::new(),
             start_timeout: None,
             limit: 1,
             key: PoolKey::generate(),
             credentials: None,
-            is_called_here: true,
+            is_local_caller: true,
         };
-        let keeper = PoolSupervisor::new(plan, BalancerContext::default());
-        let (wants, brief) = (WorkerDemand(Arc::clone(&keeper)), Duration::from_secs(1));
-        // Two calls, and who waits for the pool to start.
-        let calls = tokio::join!(
-            wants.wanted(0, brief),
-            wants.wanted(0, brief),
-            keeper.started()
+        let supervisor = PoolSupervisor::new(plan, BalancerContext::default());
+        let (demand, brief) = (
+            WorkerDemand(Arc::clone(&supervisor)),
+            Duration::from_secs(1),
         );
-        assert!(calls.2.is_ok() && [calls.0, calls.1] == [DemandOutcome::Came; 2]);
-        keeper.stop(StopMode::None).await;
+        // Two calls, and the start of the pool.
+        let calls = tokio::join!(
+            demand.request_worker(0, brief),
+            demand.request_worker(0, brief),
+            supervisor.wait_until_started()
+        );
+        assert!(calls.2.is_ok() && [calls.0, calls.1] == [DemandOutcome::Arrived; 2]);
+        supervisor.stop(StopMode::Cancel).await;
     };
     let log = raddle_process::testing::capture_logs(|| runtime.block_on(waiting));
     assert_eq!(log.matches("WARN").count(), 1, "{log}");
     assert!(
-        log.contains("a pool waits for workers: 0 of 1 serve; they are being started"),
+        log.contains("waiting for workers: 0 of 1 are ready; they are starting"),
         "{log}"
     );
 }

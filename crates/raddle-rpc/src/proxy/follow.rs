@@ -1,4 +1,4 @@
-//! Following a discovery, for as long as there is a proxy.
+//! Keeps a proxy's workers up to date with a discovery.
 
 use std::sync::Weak;
 
@@ -6,15 +6,15 @@ use futures_util::FutureExt;
 use raddle_discovery::{DiscoveryEvent, Subscription};
 use tokio::time::{Instant, sleep_until};
 
-use super::{ProxyInner, endpoint_set::EndpointSet};
+use super::{ProxyInner, readmission::Readmission};
 use crate::balancer::BalancerContext;
 
-/// Follows a discovery.
+/// Keeps a proxy's workers up to date with a discovery.
 pub(super) struct DiscoveryFollower {
     subscription: Subscription,
-    /// There will be no more to hear.
-    is_over: bool,
-    returns: EndpointSet,
+    /// The subscription has ended.
+    is_finished: bool,
+    readmission: Readmission,
     context: BalancerContext,
 }
 
@@ -22,76 +22,77 @@ impl DiscoveryFollower {
     pub(super) fn new(subscription: Subscription, context: BalancerContext) -> Self {
         Self {
             subscription,
-            is_over: false,
-            returns: EndpointSet::default(),
+            is_finished: false,
+            readmission: Readmission::default(),
             context,
         }
     }
 
-    /// Hears what is there already, without waiting.
+    /// Applies the events that are available without waiting.
     pub(super) fn catch_up(&mut self, proxy: &ProxyInner) {
         while let Some(Some(event)) = self.subscription.next().now_or_never() {
-            self.hear(proxy, event);
+            self.apply_event(proxy, event);
         }
     }
 
-    /// Hears all that follows. Does not keep the proxy alive, and is ended with it.
+    /// Applies events until the proxy is dropped; does not keep the proxy alive.
     pub(super) async fn run(mut self, proxy: Weak<ProxyInner>) {
         let mut changes = self.context.subscribe_changes();
         loop {
             match proxy.upgrade() {
-                Some(proxy) => self.bring_back(&proxy),
+                Some(proxy) => self.readmit_workers(&proxy),
                 None => return,
             }
-            let due = self.returns.due();
+            let due = self.readmission.next_due();
             let event = tokio::select! {
-                event = self.subscription.next(), if !self.is_over => {
-                    self.is_over = event.is_none();
+                event = self.subscription.next(), if !self.is_finished => {
+                    self.is_finished = event.is_none();
                     event
                 }
-                // Who tells of changes is part of the context.
+                // The sender is part of the context, so the channel cannot close.
                 _ = changes.changed() => None,
-                () = until(due) => None,
+                () = sleep_until_due(due) => None,
             };
             if let (Some(proxy), Some(event)) = (proxy.upgrade(), event) {
-                self.hear(&proxy, event);
+                self.apply_event(&proxy, event);
             }
         }
     }
 
-    fn hear(&mut self, proxy: &ProxyInner, event: DiscoveryEvent) {
+    fn apply_event(&mut self, proxy: &ProxyInner, event: DiscoveryEvent) {
         match event {
-            // What is protected is not for those who cannot prove who they are, and the other way round.
+            // Use TLS workers only with credentials, and plain ones only without.
             DiscoveryEvent::Added(worker) | DiscoveryEvent::Updated(worker)
-                if proxy.is_for_us(&worker) =>
+                if proxy.accepts(&worker) =>
             {
-                self.returns.hear(worker.clone(), Instant::now());
+                self.readmission
+                    .record_listed(worker.clone(), Instant::now());
                 proxy.put_worker(worker);
             }
             DiscoveryEvent::Added(worker)
             | DiscoveryEvent::Updated(worker)
             | DiscoveryEvent::Dropped(worker) => {
-                self.returns.forget(worker.uid);
+                self.readmission.forget(worker.uid);
                 proxy.context.forget_worker(worker.uid);
             }
         }
     }
 
-    /// Puts those back whose time has come.
-    fn bring_back(&mut self, proxy: &ProxyInner) {
-        let (now, called) = (Instant::now(), self.context.workers());
-        self.returns.look(
-            &called.iter().map(|entry| entry.metadata.uid).collect(),
+    /// Adds the removed workers whose backoff is over.
+    fn readmit_workers(&mut self, proxy: &ProxyInner) {
+        let (now, active) = (Instant::now(), self.context.workers());
+        self.readmission.record_active(
+            &active.iter().map(|entry| entry.metadata.uid).collect(),
             now,
         );
-        for worker in self.returns.back(now) {
-            tracing::debug!(worker = %worker.uid, address = worker.address, "is said to be there, and is tried again");
+        for worker in self.readmission.take_due(now) {
+            tracing::debug!(worker = %worker.uid, address = worker.address, "trying a removed worker again");
             proxy.put_worker(worker);
         }
     }
 }
 
-async fn until(due: Option<Instant>) {
+async fn sleep_until_due(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,

@@ -1,7 +1,8 @@
-//! How routines call others in the pool that they were called in: what travels with a call for that, and what is made of it.
+//! Routes: how routines call others in the pool that they were called in.
 //!
-//! A route is for finding workers and says nothing else of them. It travels with every call, so it is bounded, written once for each change of
-//! what is known, and read by none but those who call somebody.
+//! A route tells where workers are, and nothing else about them. It travels with every call, so it
+//! is bounded, encoded once per change of the workers, and decoded only by routines that call
+//! others.
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
@@ -11,7 +12,7 @@ use raddle_tls::WorkerCredentials;
 use raddle_wire::{Message, v1};
 use tokio::{runtime::Handle, sync::OnceCell};
 
-use super::{PoolMembers, WorkerProxy, resource::ResourcePool};
+use super::{PoolMembers, WorkerProxy, ttl_cache::TtlCache};
 use crate::{
     CallError, NoWorkersAvailable,
     balancer::{Endpoint, balancer_by_name},
@@ -20,18 +21,18 @@ use crate::{
     scope::CallDestination,
 };
 
-/// So many workers are named. Enough for any routine, and little enough for every call.
-const WORKERS: usize = 64;
-/// And in so many bytes.
-const SHORT: usize = 16 * 1024;
-/// What is longer than this is no route.
-const LONGEST: usize = 64 * 1024;
-/// So many ways to call others are kept. Whoever is called from more pools than that at a time makes some of them anew.
-const KEPT: usize = 64;
+/// Largest number of workers in a route: enough for any routine, and small enough for every call.
+const MAX_WORKERS: usize = 64;
+/// Largest encoded size of these workers.
+const MAX_ENCODED_LEN: usize = 16 * 1024;
+/// A received route longer than this is invalid.
+const MAX_RECEIVED_LEN: usize = 64 * 1024;
+/// Number of proxies kept. A worker that is called from more pools at a time rebuilds some of them.
+const MAX_PROXIES: usize = 64;
 
-/// How calls are made, wherever they go.
-fn manner(balancer: Option<&str>, limit: usize) -> v1::Route {
-    // Nothing means the default.
+/// A route with only the settings that all routes share.
+fn base_route(balancer: Option<&str>, limit: usize) -> v1::Route {
+    // In the protocol, 0 means the default.
     let limit = if limit == connection::LIMIT {
         0
     } else {
@@ -44,8 +45,8 @@ fn manner(balancer: Option<&str>, limit: usize) -> v1::Route {
     }
 }
 
-/// To the workers of a pool of this user on this machine that have these tags.
-pub(super) fn by_name(
+/// A route to the workers of a pool of this user on this machine that have these tags.
+pub(super) fn route_by_name(
     pool: &str,
     tags: Vec<String>,
     balancer: Option<&str>,
@@ -54,42 +55,46 @@ pub(super) fn by_name(
     v1::Route {
         pool: pool.to_owned(),
         tags,
-        ..manner(balancer, limit)
+        ..base_route(balancer, limit)
     }
     .encode_to_vec()
     .into()
 }
 
-/// To the workers that the pool of this id has started.
-pub(super) fn to_members(id: &str, balancer: Option<&str>, limit: usize) -> Bytes {
+/// A route to the workers that the pool with this id has pool_uids.
+pub(super) fn route_by_pool_id(id: &str, balancer: Option<&str>, limit: usize) -> Bytes {
     v1::Route {
         members: id.to_owned(),
-        ..manner(balancer, limit)
+        ..base_route(balancer, limit)
     }
     .encode_to_vec()
     .into()
 }
 
-/// To these workers, as many as there is room for: our own first, then those that have taken a call before, for of the others nobody knows whether they
-/// are there.
-pub(super) fn to(workers: &[Endpoint], balancer: Option<&str>, limit: usize) -> Bytes {
+/// A route to as many of these workers as fit: those of our pool first, then those that have
+/// accepted calls, because the others may not exist.
+pub(super) fn route_to_workers(
+    workers: &[Endpoint],
+    balancer: Option<&str>,
+    limit: usize,
+) -> Bytes {
     let mut order: Vec<_> = workers.iter().collect();
     order.sort_by_cached_key(|worker| (!worker.is_pool_worker(), !worker.has_accepted_calls()));
-    let (mut route, mut length) = (manner(balancer, limit), 0);
-    for (worker, place) in order
+    let (mut route, mut length) = (base_route(balancer, limit), 0);
+    for (worker, address) in order
         .iter()
         .filter_map(|worker| Some((worker, worker.shared_address()?)))
     {
         let named = v1::WorkerMetadata {
             uid: worker.metadata.uid.to_string(),
-            address: place.to_owned(),
+            address: address.to_owned(),
             secure: worker.metadata.secure,
             encodings: encoding::numbers(&worker.metadata.encodings),
             ..v1::WorkerMetadata::default()
         };
-        // With what says how long it is.
+        // Plus the field's tag and length.
         length += named.encoded_len() + 4;
-        if length > SHORT || route.workers.len() == WORKERS {
+        if length > MAX_ENCODED_LEN || route.workers.len() == MAX_WORKERS {
             break;
         }
         route.workers.push(named);
@@ -98,44 +103,45 @@ pub(super) fn to(workers: &[Endpoint], balancer: Option<&str>, limit: usize) -> 
     route.encode_to_vec().into()
 }
 
-/// The proxies by which the routines of a worker call others. Made when they are first needed, and kept while they are.
+/// The proxies through which a worker's routines call others. Made on first use, and cached.
 pub(crate) struct NestedProxies {
-    kept: Arc<ResourcePool<RouteKey, OnceCell<WorkerProxy>>>,
-    /// Where they run, whatever runtime a routine calls from.
+    cache: Arc<TtlCache<RouteKey, OnceCell<WorkerProxy>>>,
+    /// The runtime of the proxies, whatever runtime a routine calls from.
     runtime: Handle,
-    own: NestedIdentity,
+    identity: NestedIdentity,
 }
 
-/// As whom routines call others.
+/// The identity of nested calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NestedIdentity {
     pub(crate) credentials: Option<WorkerCredentials>,
-    /// That of the pool that has started the worker.
+    /// The key of the pool that has pool_uids the worker.
     pub(crate) pool_key: Option<PoolKey>,
 }
 
-/// Where calls go, as it is sent.
+/// An encoded route, with the trust in its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct RouteKey {
     route: Bytes,
-    /// By a caller of this machine.
-    is_from_here: bool,
-    /// By the pool that has started this worker, or by a program of its user: only to whom they name does the worker prove that it is of the pool.
-    is_of_pool: bool,
+    /// The sender is on this machine.
+    is_local_caller: bool,
+    /// The sender is the pool that has pool_uids this worker, or a program of the same user. Only to
+    /// workers that these name does this worker prove its membership.
+    is_pool_caller: bool,
 }
 
 impl NestedProxies {
-    /// Each is kept for so long when no routine needs it.
-    pub(crate) fn new(ttl: Duration, own: NestedIdentity, runtime: &Handle) -> Arc<Self> {
+    /// Proxies that no routine uses are dropped after `ttl`.
+    pub(crate) fn new(ttl: Duration, identity: NestedIdentity, runtime: &Handle) -> Arc<Self> {
         Arc::new(Self {
-            kept: ResourcePool::new(ttl, KEPT, runtime.clone()),
+            cache: TtlCache::new(ttl, MAX_PROXIES, runtime.clone()),
             runtime: runtime.clone(),
-            own,
+            identity,
         })
     }
 }
 
-/// Where the calls of a routine go, as its caller says.
+/// Where the nested calls of a routine go, as its caller has determined.
 #[derive(Clone)]
 pub(crate) struct CallerRoute {
     key: RouteKey,
@@ -143,29 +149,31 @@ pub(crate) struct CallerRoute {
 }
 
 impl CallerRoute {
-    /// The proxy by which a routine calls others in the pool that it was called in.
+    /// The proxy for the routine's nested calls.
     pub(crate) async fn proxy(&self) -> Result<WorkerProxy, CallError> {
         let (
             RouteKey {
                 route,
-                is_from_here,
-                is_of_pool,
+                is_local_caller,
+                is_pool_caller,
             },
             proxies,
         ) = (&self.key, &*self.proxies);
-        if route.is_empty() || route.len() > LONGEST {
+        if route.is_empty() || route.len() > MAX_RECEIVED_LEN {
             return Err(CallError::NoPool);
         }
-        // A copy: what has come with it is not to be kept for as long.
+        // Copied, because the received buffer holds the whole call.
         let key = RouteKey {
             route: Bytes::copy_from_slice(route),
-            is_from_here: *is_from_here,
-            is_of_pool: *is_of_pool,
+            is_local_caller: *is_local_caller,
+            is_pool_caller: *is_pool_caller,
         };
-        let cell = proxies.kept.get(&key, OnceCell::new);
+        let cell = proxies.cache.get(&key, OnceCell::new);
         let made = cell.get_or_try_init(|| async {
-            let starting = proxies.runtime.spawn(start(key, proxies.own.clone()));
-            starting.await.unwrap_or(Err(CallError::NoPool))
+            let task = proxies
+                .runtime
+                .spawn(start_proxy(key, proxies.identity.clone()));
+            task.await.unwrap_or(Err(CallError::NoPool))
         });
         made.await.cloned()
     }
@@ -177,63 +185,64 @@ impl fmt::Debug for CallerRoute {
     }
 }
 
-async fn start(key: RouteKey, own: NestedIdentity) -> Result<WorkerProxy, CallError> {
+async fn start_proxy(key: RouteKey, identity: NestedIdentity) -> Result<WorkerProxy, CallError> {
     let mut route = v1::Route::decode(key.route.clone()).map_err(|_| CallError::NoPool)?;
     let is_by_name = !route.members.is_empty() || !route.pool.is_empty();
-    // A pool of the caller's machine, which is not this one.
-    if is_by_name && !key.is_from_here {
+    // The name means a pool of the sender's machine, which is not this one.
+    if is_by_name && !key.is_local_caller {
         return Err(CallError::NoPool);
     }
-    let is_of_pool = key.is_of_pool;
-    let members = |which| {
-        own.pool_key
+    let is_pool_caller = key.is_pool_caller;
+    let pool_members = |uids| {
+        identity
+            .pool_key
             .clone()
-            .filter(|_| is_of_pool)
-            .map(|key| PoolMembers { key, which })
+            .filter(|_| is_pool_caller)
+            .map(|key| PoolMembers { key, uids })
     };
     let proxy = if !route.members.is_empty() {
-        WorkerProxy::of_members(&route.members)
-            .members(members(None))
-            .route_as_given(key.route)
+        WorkerProxy::of_pool_id(&route.members)
+            .pool_members(pool_members(None))
+            .forward_route(key.route)
     } else if !route.pool.is_empty() {
         WorkerProxy::of_pool(&route.pool)
             .tags(route.tags.clone())
-            .route_as_given(key.route)
+            .forward_route(key.route)
     } else {
-        let started: BTreeSet<_> = route
+        let pool_uids: BTreeSet<_> = route
             .workers
             .iter()
             .take(route.own as usize)
             .filter_map(|worker| worker.uid.parse().ok())
             .collect();
-        let workers = believable(std::mem::take(&mut route.workers), key.is_from_here);
+        let workers = usable_workers(std::mem::take(&mut route.workers), key.is_local_caller);
         if workers.is_empty() {
             return Err(CallError::NoPool);
         }
-        // What is not believed here is not passed on.
+        // Pass on only what was accepted here.
         route.own = workers
             .iter()
-            .filter(|worker| started.contains(&worker.uid))
+            .filter(|worker| pool_uids.contains(&worker.uid))
             .count() as u32;
         route.workers = workers.iter().cloned().map(Into::into).collect();
-        let passed_on = route.encode_to_vec().into();
+        let accepted_route = route.encode_to_vec().into();
         WorkerProxy::of_workers(workers)
-            .members(members(Some(started)))
-            .route_as_given(passed_on)
+            .pool_members(pool_members(Some(pool_uids)))
+            .forward_route(accepted_route)
     };
     let limit = if route.limit == 0 {
         connection::LIMIT
     } else {
         route.limit as usize
     };
-    let proxy = proxy.limit(limit).known_by(own.credentials);
+    let proxy = proxy.limit(limit).maybe_credentials(identity.credentials);
     let proxy = match balancer_by_name(&route.balancer) {
         Some(balancer) => proxy.balancer(balancer),
         None if route.balancer.is_empty() => proxy,
         None => {
             tracing::warn!(
                 balancer = route.balancer,
-                "is not known here: register it with `raddle::balancer!`. Calls of routines are made in turn"
+                "unknown balancer, nested calls use round robin: register it with `raddle::balancer!`"
             );
             proxy
         }
@@ -244,50 +253,51 @@ async fn start(key: RouteKey, own: NestedIdentity) -> Result<WorkerProxy, CallEr
         .map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
 }
 
-/// Those that can be workers. They were named by whoever has called: on another machine, what is at the loopback or at a Unix socket is somebody else.
-fn believable(workers: Vec<v1::WorkerMetadata>, is_from_here: bool) -> Vec<WorkerMetadata> {
+/// The workers of a received route that can be called. To a sender on another machine, loopback
+/// addresses and Unix sockets mean others than to us.
+fn usable_workers(workers: Vec<v1::WorkerMetadata>, is_local_caller: bool) -> Vec<WorkerMetadata> {
     let read = workers
         .into_iter()
-        .take(WORKERS)
+        .take(MAX_WORKERS)
         .filter_map(|worker| WorkerMetadata::try_from(worker).ok());
-    let is_there = |worker: &WorkerMetadata| {
-        is_from_here
+    let is_usable = |worker: &WorkerMetadata| {
+        is_local_caller
             || worker
                 .address
                 .parse()
                 .is_ok_and(|address: Address| address.is_the_same_everywhere())
     };
-    read.filter(|worker| worker.check().is_ok() && is_there(worker))
+    read.filter(|worker| worker.check().is_ok() && is_usable(worker))
         .collect()
 }
 
-/// What a caller may say of that.
+/// What a caller may determine about nested calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routing {
-    /// Nothing: they go nowhere.
-    Nowhere,
-    /// All but what is on this machine alone.
-    Beyond,
+    /// Nothing: nested calls fail.
+    Forbidden,
+    /// Everything but addresses that are local to this machine.
+    RemoteOnly,
     /// Everything.
-    Anywhere,
-    /// Everything, in the name of the pool.
-    OfPool,
+    Unrestricted,
+    /// Everything, and nested calls prove membership of the pool.
+    PoolMember,
 }
 
 impl Routing {
-    /// Where the calls of a routine go that was called with this.
-    pub(crate) fn of(self, route: Bytes, proxies: &Arc<NestedProxies>) -> CallDestination {
-        if route.is_empty() || self == Self::Nowhere {
-            return CallDestination::Nowhere;
+    /// Where the nested calls of a routine go that was called with this route.
+    pub(crate) fn destination(self, route: Bytes, proxies: &Arc<NestedProxies>) -> CallDestination {
+        if route.is_empty() || self == Self::Forbidden {
+            return CallDestination::None;
         }
-        let (is_from_here, is_of_pool) = (
-            matches!(self, Self::Anywhere | Self::OfPool),
-            self == Self::OfPool,
+        let (is_local_caller, is_pool_caller) = (
+            matches!(self, Self::Unrestricted | Self::PoolMember),
+            self == Self::PoolMember,
         );
         let key = RouteKey {
             route,
-            is_from_here,
-            is_of_pool,
+            is_local_caller,
+            is_pool_caller,
         };
         CallDestination::Route(CallerRoute {
             key,
@@ -318,11 +328,11 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_short_whatever_is_said_of_workers_and_however_many_there_are() {
+    fn route_is_bounded() {
         let context = BalancerContext::default();
-        let put = |worker: WorkerMetadata, is_own| {
+        let put = |worker: WorkerMetadata, is_pool_worker| {
             let factory = ConnectionFactory::new(&worker.address, 1);
-            if is_own {
+            if is_pool_worker {
                 context.put_pool_worker(worker, factory)
             } else {
                 context.put_worker(worker, factory)
@@ -334,12 +344,12 @@ mod tests {
         let route = || {
             context.route(|workers| {
                 made.set(made.get() + 1);
-                to(workers, Some("sticky"), 7)
+                route_to_workers(workers, Some("sticky"), 7)
             })
         };
         let first = route();
-        assert!(first.len() < SHORT);
-        assert_eq!((route(), made.get()), (first.clone(), 1), "it is made once");
+        assert!(first.len() < MAX_ENCODED_LEN);
+        assert_eq!((route(), made.get()), (first.clone(), 1), "encoded once");
         let v1::Route {
             workers,
             own,
@@ -350,18 +360,22 @@ mod tests {
         assert_eq!((own, balancer.as_str(), limit), (1, "sticky", 7));
         assert_eq!(
             (workers.len(), workers[0].address.as_str()),
-            (WORKERS, "10.0.1.1:7000"),
-            "its own is among them"
+            (MAX_WORKERS, "10.0.1.1:7000"),
+            "the pool's own worker is included"
         );
         assert!(workers.iter().all(|worker| worker.tags.is_empty()));
         let long = "x".repeat(500);
         (0..200).for_each(|n| put(worker(format!("{n}{long}:7000"), 0), false));
         let second = route();
-        assert!(second.len() <= SHORT && made.get() == 2, "{}", second.len());
+        assert!(
+            second.len() <= MAX_ENCODED_LEN && made.get() == 2,
+            "{}",
+            second.len()
+        );
     }
 
     #[test]
-    fn what_is_only_there_on_one_machine_is_not_looked_for_on_another() {
+    fn local_addresses_of_remote_callers_are_ignored() {
         let all = [
             "unix:/run/docker.sock",
             "unix-abstract:x",
@@ -372,37 +386,37 @@ mod tests {
         ];
         let all: Vec<v1::WorkerMetadata> =
             all.map(|address| worker(address.into(), 0).into()).into();
-        let places = |is_from_here| {
-            believable(all.clone(), is_from_here)
+        let addresses = |is_local_caller| {
+            usable_workers(all.clone(), is_local_caller)
                 .into_iter()
                 .map(|worker| worker.address)
         };
-        assert_eq!(places(false).collect::<Vec<_>>(), ["10.0.0.1:1"]);
-        assert_eq!(places(true).len(), 5);
+        assert_eq!(addresses(false).collect::<Vec<_>>(), ["10.0.0.1:1"]);
+        assert_eq!(addresses(true).len(), 5);
     }
 
     #[tokio::test]
-    async fn whoever_may_not_say_where_calls_go_says_nothing() {
-        let route = by_name("pool", vec![], None, connection::LIMIT);
+    async fn route_is_ignored_unless_the_caller_may_set_it() {
+        let route = route_by_name("pool", vec![], None, connection::LIMIT);
         let proxies = NestedProxies::new(
             Duration::ZERO,
             NestedIdentity::default(),
             &Handle::current(),
         );
-        let of = |routing: Routing, route| routing.of(route, &proxies);
+        let destination = |routing: Routing, route| routing.destination(route, &proxies);
         assert!(matches!(
-            of(Routing::Nowhere, route.clone()),
-            CallDestination::Nowhere
+            destination(Routing::Forbidden, route.clone()),
+            CallDestination::None
         ));
         assert!(matches!(
-            of(Routing::Anywhere, Bytes::new()),
-            CallDestination::Nowhere
+            destination(Routing::Unrestricted, Bytes::new()),
+            CallDestination::None
         ));
         assert!(matches!(
-            of(Routing::Beyond, route),
+            destination(Routing::RemoteOnly, route),
             CallDestination::Route(CallerRoute {
                 key: RouteKey {
-                    is_from_here: false,
+                    is_local_caller: false,
                     ..
                 },
                 ..

@@ -1,8 +1,9 @@
-//! Who comes in: clients with a link, and clients that speak gRPC.
+//! Accepts connections: TLS handshake, transport detection, and hand-over to a link or to the gRPC
+//! server.
 
 use std::{collections::HashMap, io, net::IpAddr, sync::Arc, time::Duration};
 
-use futures_util::{Stream as Clients, stream::poll_fn};
+use futures_util::{Stream as ClientStream, stream::poll_fn};
 use raddle_wire::frame::GREETING;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,84 +22,95 @@ use super::{
 };
 use crate::stream::WorkerStream;
 
-/// How long somebody who has come may take to prove who it is, and to say a first word.
-const FIRST_WORD: Duration = Duration::from_secs(10);
-/// How many may be at it at a time. Whoever means well is done in no time: if there are more, somebody has to go.
-const AT_THE_DOOR: usize = 256;
-/// How long nobody is let in after somebody could not be: no descriptor is to be had, and one that ends gives its own back.
-const PAUSE: Duration = Duration::from_millis(50);
-/// Clients that wait for the gRPC server, which takes them at once.
-const WAITING: usize = 16;
+/// Time limit for the TLS handshake and the first bytes.
+const SETUP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest number of connections in that phase. An honest client passes it at once; with more, one
+/// is closed.
+const MAX_PENDING: usize = 256;
+/// Pause after `accept` has failed: no descriptor is free, and a connection that ends frees one.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Connections queued for the gRPC server, which takes them at once.
+const GRPC_QUEUE: usize = 16;
 
-/// Lets clients in.
+/// Accepts connections.
 pub(super) struct Acceptor {
     pub(super) links: Arc<LinkServer>,
     pub(super) executor: Arc<Executor>,
-    /// Clients at a port have to prove who they are.
+    /// Clients on TCP must authenticate.
     pub(super) tls: Option<TlsAcceptor>,
 }
 
-/// Somebody who has not come in yet.
+/// A connection that is not established yet.
 struct PendingConnection {
-    from: PeerOrigin,
-    meeting: AbortHandle,
+    origin: PeerOrigin,
+    task: AbortHandle,
 }
 
 impl Acceptor {
-    /// Opens it. Returns those that speak gRPC; the others get a link.
-    pub(super) fn open(
+    /// Starts accepting. Returns the gRPC connections; the others become links.
+    pub(super) fn start(
         self,
         listener: Listener,
-    ) -> impl Clients<Item = io::Result<GrpcConnection>> {
-        let (grpc, mut clients) = mpsc::channel(WAITING);
+    ) -> impl ClientStream<Item = io::Result<GrpcConnection>> {
+        let (grpc, mut clients) = mpsc::channel(GRPC_QUEUE);
         // Ends with the process.
-        tokio::spawn(Arc::new(self).stand(listener, grpc));
+        tokio::spawn(Arc::new(self).accept_loop(listener, grpc));
         poll_fn(move |cx| clients.poll_recv(cx))
     }
 
-    async fn stand(self: Arc<Self>, listener: Listener, grpc: Sender<io::Result<GrpcConnection>>) {
-        let mut waiting: Vec<PendingConnection> = Vec::new();
+    async fn accept_loop(
+        self: Arc<Self>,
+        listener: Listener,
+        grpc: Sender<io::Result<GrpcConnection>>,
+    ) {
+        let mut pending: Vec<PendingConnection> = Vec::new();
         loop {
             let client = match listener.accept().await {
                 Ok(client) => client,
                 Err(error) => {
-                    self.executor.setup.gate.shut_out(&error);
+                    self.executor.setup.authorizer.record_accept_error(&error);
                     if error.kind() != io::ErrorKind::PermissionDenied {
-                        sleep(PAUSE).await;
+                        sleep(RETRY_PAUSE).await;
                     }
                     continue;
                 }
             };
-            let from = client.peer_ip();
-            waiting.retain(|one| !one.meeting.is_finished());
-            if waiting.len() >= AT_THE_DOOR {
-                let origins: Vec<PeerOrigin> = waiting.iter().map(|one| one.from).collect();
-                let goes = waiting.remove(who_goes(&origins));
-                goes.meeting.abort();
+            let origin = client.peer_ip();
+            pending.retain(|one| !one.task.is_finished());
+            if pending.len() >= MAX_PENDING {
+                let origins: Vec<PeerOrigin> = pending.iter().map(|one| one.origin).collect();
+                let evicted = pending.remove(oldest_of_largest_origin(&origins));
+                evicted.task.abort();
                 self.executor
                     .setup
-                    .gate
-                    .turn_away(&io::ErrorKind::TimedOut.into(), goes.from);
+                    .authorizer
+                    .record_setup_failure(&io::ErrorKind::TimedOut.into(), evicted.origin);
             }
-            let (door, grpc) = (Arc::clone(&self), grpc.clone());
-            // Ends at the latest when its time is over.
-            let meeting = tokio::spawn(async move {
-                let met = timeout(FIRST_WORD, door.meet(client, from, grpc)).await;
-                if let Err(error) = met.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                    door.executor.setup.gate.turn_away(&error, from);
+            let (acceptor, grpc) = (Arc::clone(&self), grpc.clone());
+            // Ends at the latest after the time limit.
+            let task = tokio::spawn(async move {
+                let outcome =
+                    timeout(SETUP_TIMEOUT, acceptor.establish(client, origin, grpc)).await;
+                if let Err(error) = outcome.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+                {
+                    acceptor
+                        .executor
+                        .setup
+                        .authorizer
+                        .record_setup_failure(&error, origin);
                 }
             });
-            waiting.push(PendingConnection {
-                from,
-                meeting: meeting.abort_handle(),
+            pending.push(PendingConnection {
+                origin,
+                task: task.abort_handle(),
             });
         }
     }
 
-    async fn meet(
+    async fn establish(
         &self,
         client: WorkerStream,
-        from: PeerOrigin,
+        origin: PeerOrigin,
         grpc: Sender<io::Result<GrpcConnection>>,
     ) -> io::Result<()> {
         let mut client = match &self.tls {
@@ -109,52 +121,53 @@ impl Acceptor {
         let caller = self
             .executor
             .setup
-            .gate
-            .admit(peer, from, client.is_local());
-        let mut beginning = [0; GREETING.len()];
-        client.io().read_exact(&mut beginning).await?;
-        if PREFACE.starts_with(&beginning) {
+            .authorizer
+            .admit(peer, origin, client.is_local());
+        let mut first_bytes = [0; GREETING.len()];
+        client.io().read_exact(&mut first_bytes).await?;
+        if PREFACE.starts_with(&first_bytes) {
             let mut rest = [0; PREFACE.len() - GREETING.len()];
             client.io().read_exact(&mut rest).await?;
             if !PREFACE.ends_with(&rest) {
                 return Err(io::ErrorKind::InvalidData.into());
             }
-            let visit = GrpcConnection::new(client, caller, self.links.guests.clock());
-            if self.links.guests.admit(visit.visitor()) {
-                // Nobody is left to take it when the worker ends.
-                let _ = grpc.send(Ok(visit)).await;
+            let connection = GrpcConnection::new(client, caller, self.links.limiter.clock());
+            if self.links.limiter.admit(connection.peer()) {
+                // Fails only when the worker is stopping.
+                let _ = grpc.send(Ok(connection)).await;
             }
             return Ok(());
         }
-        if beginning[0] == GREETING[0] {
-            // A client of another version hears which this is, and calls by gRPC.
+        if first_bytes[0] == GREETING[0] {
+            // A client of another link version learns this version, and falls back to gRPC.
             client.io().write_all(&GREETING).await?;
             client.io().flush().await?;
         }
-        if beginning != GREETING {
+        if first_bytes != GREETING {
             return Err(io::ErrorKind::InvalidData.into());
         }
         self.links
-            .begin(client.into_socket()?, caller, &self.executor);
+            .start(client.into_socket()?, caller, &self.executor);
         Ok(())
     }
 }
 
-/// Who of those at the door has to go: of those from where most have come, the one who has taken longest. So whoever sends a crowd gets in the way of its own.
-fn who_goes(origins: &[PeerOrigin]) -> usize {
-    let mut many: HashMap<PeerOrigin, usize> = HashMap::new();
+/// The pending connection to close: the oldest one of the origin with the most. So a flood
+/// displaces only itself.
+fn oldest_of_largest_origin(origins: &[PeerOrigin]) -> usize {
+    let mut counts: HashMap<PeerOrigin, usize> = HashMap::new();
     for origin in origins {
-        *many.entry(neighbourhood(*origin)).or_default() += 1;
+        *counts.entry(network_of(*origin)).or_default() += 1;
     }
-    let most = many.values().copied().max().unwrap_or(0);
+    let most = counts.values().copied().max().unwrap_or(0);
     origins
         .iter()
-        .position(|origin| many[&neighbourhood(*origin)] == most)
+        .position(|origin| counts[&network_of(*origin)] == most)
         .unwrap_or(0)
 }
 
-/// Whoever has an address of IPv6 has as many as it wants of the same network.
-fn neighbourhood(origin: PeerOrigin) -> PeerOrigin {
+/// An IPv6 host has a whole /64, so its network counts as one origin.
+fn network_of(origin: PeerOrigin) -> PeerOrigin {
     origin.map(|from| match from {
         IpAddr::V4(_) => from,
         IpAddr::V6(from) => IpAddr::V6((from.to_bits() & !u128::from(u64::MAX)).into()),
@@ -166,15 +179,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_sends_a_crowd_gets_in_the_way_of_its_own() {
+    fn flood_displaces_only_itself() {
         let origins = |from: &[&str]| {
             from.iter()
                 .map(|from| from.parse().ok())
                 .collect::<Vec<PeerOrigin>>()
         };
-        assert_eq!(who_goes(&origins(&["10.0.0.7", "10.0.0.9", "10.0.0.9"])), 1);
         assert_eq!(
-            who_goes(&origins(&[
+            oldest_of_largest_origin(&origins(&["10.0.0.7", "10.0.0.9", "10.0.0.9"])),
+            1
+        );
+        assert_eq!(
+            oldest_of_largest_origin(&origins(&[
                 "10.0.0.7",
                 "2001:db8::1",
                 "2001:db8::2",
@@ -183,10 +199,10 @@ mod tests {
             1
         );
         assert_eq!(
-            who_goes(&origins(&["10.0.0.7", "10.0.0.8"])),
+            oldest_of_largest_origin(&origins(&["10.0.0.7", "10.0.0.8"])),
             0,
-            "the first, if all are equal"
+            "the first, if all origins are equal"
         );
-        assert_eq!(who_goes(&[None, None]), 0);
+        assert_eq!(oldest_of_largest_origin(&[None, None]), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Who may do what here, and who was refused: counted, and told in the log without flooding it.
+//! Decides what a peer may do. Refusals are counted by reason, and logged without flooding the log.
 
 use std::{
     collections::BTreeMap,
@@ -16,41 +16,43 @@ use tracing::warn;
 
 use crate::{RpcError, proxy::Routing, stream::PeerIdentity};
 
-/// How often the log tells of those who were refused for the same reason: of the first at once, and of those who follow so soon in one line.
-const TOLD: Duration = Duration::from_secs(5);
-/// The longest that is told of one.
-const LONGEST: usize = 512;
-/// What happens to the honest every day: it is counted, and the log does not tell of it.
-const ORDINARY: [&str; 3] = ["full", "stopping", "hung_up"];
+/// Log interval per reason: the first refusal is logged at once, those within the interval in one
+/// line.
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// Longest reason that is logged.
+const MAX_REASON: usize = 512;
+/// Reasons of everyday refusals: counted, and not logged.
+const UNLOGGED: [&str; 3] = ["full", "stopping", "hung_up"];
 
-/// Decides who may do what.
+/// Decides what a peer may do.
 #[derive(Default)]
 pub(super) struct Authorizer {
-    /// What is said of it. If nothing is, callers of this user may do everything, and others what [`AllowRules::default`] says.
+    /// The allow rules. Without, this user may do everything, and others what
+    /// [`AllowRules::default`] permits.
     allow: Option<AllowRules>,
-    /// And that is this.
+    /// `AllowRules::default`.
     default: AllowRules,
-    refused: Mutex<BTreeMap<&'static str, PermissionDenied>>,
-    /// That there is somebody of whom the log has not told.
-    is_untold: Notify,
+    refused: Mutex<BTreeMap<&'static str, RefusalCount>>,
+    /// Wakes `log_suppressed`: a refusal was not logged.
+    has_suppressed: Notify,
 }
 
 #[derive(Default)]
-struct PermissionDenied {
+struct RefusalCount {
     count: u64,
-    /// When it was told of, and how many there were then.
-    told: Option<(Instant, u64)>,
+    /// When a refusal was last logged, and the count at that time.
+    last_logged: Option<(Instant, u64)>,
 }
 
-/// Where somebody comes from: an address, or a process of this machine.
+/// The IP address of a peer. `None` for a process of this machine.
 pub(super) type PeerOrigin = Option<IpAddr>;
 
-/// Somebody who was let in.
+/// A peer whose connection was accepted.
 #[derive(Clone, Debug)]
 pub(super) struct AuthorizedPeer {
     pub(super) peer: PeerIdentity,
     pub(super) from: PeerOrigin,
-    /// Where it may have the calls of routines go.
+    /// What its calls may determine about nested calls.
     pub(super) routing: Routing,
 }
 
@@ -62,48 +64,48 @@ impl Authorizer {
         }
     }
 
-    /// Whether this caller may do this.
+    /// Whether the peer may perform the action.
     pub(super) fn check(
         &self,
         caller: &AuthorizedPeer,
         action: Action<'_>,
     ) -> Result<(), RpcError> {
-        let Some((identity, rules)) = self.judges(&caller.peer) else {
+        let Some((identity, rules)) = self.rules_for(&caller.peer) else {
             return Ok(());
         };
         if rules.permits(identity, action) {
             return Ok(());
         }
-        let who = identity.map_or(
-            "a caller without a certificate".to_owned(),
+        let peer = identity.map_or(
+            "a peer without a certificate".to_owned(),
             ToString::to_string,
         );
-        let what = match action {
-            Action::Call(routine) => format!("call '{}'", super::shown(routine)),
+        let action = match action {
+            Action::Call(routine) => format!("call '{}'", super::escape_name(routine)),
             Action::Stop => "stop this worker".to_owned(),
-            Action::Info => "ask what this worker is".to_owned(),
-            Action::Route => "say where calls of routines go".to_owned(),
+            Action::Info => "query this worker".to_owned(),
+            Action::Route => "route nested calls".to_owned(),
         };
-        let message = format!("{who} may not {what}");
+        let message = format!("{peer} may not {action}");
         self.refuse("not_allowed", &message, caller.from);
         Err(RpcError::refused(Code::PermissionDenied, message))
     }
 
-    /// Somebody who is let in, from this machine or another. It is the worker who makes the calls of routines: of callers who may not say where they go,
-    /// they go nowhere.
+    /// Accepts a peer, from this machine or another. Nested calls are made under the identity of
+    /// this worker: a peer that may not route them gets none.
     pub(super) fn admit(
         &self,
         peer: PeerIdentity,
         from: PeerOrigin,
-        is_here: bool,
+        is_local: bool,
     ) -> AuthorizedPeer {
-        let may = self
-            .judges(&peer)
+        let may_route = self
+            .rules_for(&peer)
             .is_none_or(|(caller, rules)| rules.permits(caller, Action::Route));
-        let routing = match (may, is_here) {
-            (false, _) => Routing::Nowhere,
-            (true, false) => Routing::Beyond,
-            (true, true) => Routing::Anywhere,
+        let routing = match (may_route, is_local) {
+            (false, _) => Routing::Forbidden,
+            (true, false) => Routing::RemoteOnly,
+            (true, true) => Routing::Unrestricted,
         };
         AuthorizedPeer {
             peer,
@@ -112,13 +114,13 @@ impl Authorizer {
         }
     }
 
-    /// Whom to ask what this caller may do, and as whom. `None` if he may do everything.
-    fn judges<'a>(
+    /// The rules for this peer, and its identity under them. `None` if it may do everything.
+    fn rules_for<'a>(
         &'a self,
         peer: &'a PeerIdentity,
     ) -> Option<(Option<&'a Identity>, &'a AllowRules)> {
         match (peer, &self.allow) {
-            // Who has the same user can do as it likes with the worker in other ways.
+            // A process of the same user can control the worker in other ways anyway.
             (PeerIdentity::SameUser, _) | (PeerIdentity::Unknown, None) => None,
             (PeerIdentity::Unknown, Some(rules)) => Some((None, rules)),
             (PeerIdentity::Certificate(caller), rules) => {
@@ -127,12 +129,12 @@ impl Authorizer {
         }
     }
 
-    /// Somebody was not even met: another user of this machine, or one too many.
-    pub(super) fn shut_out(&self, error: &io::Error) {
+    /// A connection could not be accepted: another user of this machine, or no free descriptor.
+    pub(super) fn record_accept_error(&self, error: &io::Error) {
         if error.kind() == io::ErrorKind::PermissionDenied {
             self.refuse(
                 "not_allowed",
-                &"another user of this machine may not call",
+                &"another user of this machine tried to connect",
                 None,
             );
         } else {
@@ -140,48 +142,51 @@ impl Authorizer {
         }
     }
 
-    /// Somebody did not get as far as to ask for anything.
-    pub(super) fn turn_away(&self, error: &io::Error, from: PeerOrigin) {
-        match HandshakeError::of(error) {
+    /// A connection ended before the peer was accepted.
+    pub(super) fn record_setup_failure(&self, error: &io::Error, from: PeerOrigin) {
+        match HandshakeError::from_io(error) {
             Some(refusal) => self.refuse(refusal.reason().label(), &refusal, from),
             None => match error.kind() {
                 io::ErrorKind::TimedOut => {
-                    self.refuse("too_slow", &"said too little for too long", from)
+                    self.refuse("too_slow", &"timed out during connection setup", from)
                 }
-                // That there is no protocol which both speak, as in a handshake.
-                io::ErrorKind::InvalidData => {
-                    self.refuse("protocol", &"speaks neither gRPC nor over a link", from)
-                }
+                // Or no common ALPN protocol in the TLS handshake.
+                io::ErrorKind::InvalidData => self.refuse(
+                    "protocol",
+                    &"unknown protocol: neither gRPC nor a link",
+                    from,
+                ),
                 _ => self.refuse("hung_up", &error, from),
             },
         }
     }
 
-    /// Somebody was let in, and had to make room for others, or found none.
-    pub(super) fn crowd_out(&self, from: PeerOrigin) {
-        self.refuse("crowded", &"there are too many connections", from);
+    /// A connection was closed to make room for others, or found no room.
+    pub(super) fn record_eviction(&self, from: PeerOrigin) {
+        self.refuse("crowded", &"too many connections", from);
     }
 
-    /// Somebody who was let in is hung up on for this. One who hangs up himself is not told of.
-    pub(super) fn hang_up_on(&self, error: &io::Error, from: PeerOrigin) {
-        if let Some(refusal) = HandshakeError::of(error) {
+    /// The connection of an accepted peer is closed because of `error`. If the peer has closed it,
+    /// that is not counted.
+    pub(super) fn record_disconnect(&self, error: &io::Error, from: PeerOrigin) {
+        if let Some(refusal) = HandshakeError::from_io(error) {
             return self.refuse(refusal.reason().label(), &refusal, from);
         }
         if error.kind() == io::ErrorKind::InvalidData {
             self.refuse("malformed", &error, from);
         } else if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() {
-            // Not the system's own word for a machine that is gone.
-            self.refuse("unread", &"did not read what it was answered", from);
+            // Our own timeout, not the kernel's `ETIMEDOUT` for a machine that is gone.
+            self.refuse("unread", &"the peer did not read its replies", from);
         }
     }
 
-    /// A message of gRPC is not read.
-    pub(super) fn refuse_message(&self, why: &str) {
+    /// A gRPC message was refused.
+    pub(super) fn record_bad_message(&self, why: &str) {
         self.refuse("malformed", &why, None);
     }
 
-    /// A call was not taken.
-    pub(super) fn decline(&self, error: &RpcError, from: PeerOrigin) {
+    /// A call was not accepted.
+    pub(super) fn record_refused_call(&self, error: &RpcError, from: PeerOrigin) {
         let reason = match error.code {
             Code::ResourceExhausted => "full",
             Code::Unavailable => "stopping",
@@ -192,7 +197,7 @@ impl Authorizer {
         self.refuse(reason, &error.message, from);
     }
 
-    /// How many were refused, by the reason.
+    /// Number of refusals by reason.
     pub(super) fn refused(&self) -> BTreeMap<String, u64> {
         self.lock()
             .iter()
@@ -200,21 +205,22 @@ impl Authorizer {
             .collect()
     }
 
-    /// Tells of those of whom nothing was told because others had been just before. Costs nothing while nobody is refused.
-    pub(super) async fn tell_of_the_rest(self: Arc<Self>) {
+    /// Logs the refusals that were suppressed because one was logged just before. Idle while
+    /// nothing is refused.
+    pub(super) async fn log_suppressed(self: Arc<Self>) {
         loop {
-            self.is_untold.notified().await;
-            tokio::time::sleep(TOLD).await;
+            self.has_suppressed.notified().await;
+            tokio::time::sleep(LOG_INTERVAL).await;
             let mut all = self.lock();
-            let loud = all
+            let logged = all
                 .iter_mut()
-                .filter(|(reason, _)| !ORDINARY.contains(reason));
-            let untold: Vec<_> = loud
-                .filter_map(|(reason, refused)| Some((*reason, refused.tell()?)))
+                .filter(|(reason, _)| !UNLOGGED.contains(reason));
+            let suppressed: Vec<_> = logged
+                .filter_map(|(reason, refused)| Some((*reason, refused.mark_logged()?)))
                 .collect();
             drop(all);
-            for (reason, times) in untold {
-                warn!(reason, times, "others were refused");
+            for (reason, times) in suppressed {
+                warn!(reason, times, "more refusals");
             }
         }
     }
@@ -223,40 +229,43 @@ impl Authorizer {
         let mut all = self.lock();
         let refused = all.entry(reason).or_default();
         refused.count += 1;
-        if ORDINARY.contains(&reason) {
+        if UNLOGGED.contains(&reason) {
             return;
         }
-        if refused.told.is_some_and(|(told, _)| told.elapsed() < TOLD) {
-            return self.is_untold.notify_one();
+        if refused
+            .last_logged
+            .is_some_and(|(at, _)| at.elapsed() < LOG_INTERVAL)
+        {
+            return self.has_suppressed.notify_one();
         }
-        let times = refused.tell();
+        let times = refused.mark_logged();
         drop(all);
         warn!(
             reason,
             times,
             from = from.map(display),
-            "somebody was refused: {}",
+            "refused: {}",
             printable(why)
         );
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, PermissionDenied>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, RefusalCount>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl PermissionDenied {
-    /// Counts those as told of whom nothing was told. Returns how many, if there are any.
-    fn tell(&mut self) -> Option<u64> {
-        let untold = self.count - self.told.map_or(0, |(_, count)| count);
-        if untold > 0 {
-            self.told = Some((Instant::now(), self.count));
+impl RefusalCount {
+    /// Marks all refusals as logged. Returns how many were not yet, if any.
+    fn mark_logged(&mut self) -> Option<u64> {
+        let suppressed = self.count - self.last_logged.map_or(0, |(_, count)| count);
+        if suppressed > 0 {
+            self.last_logged = Some((Instant::now(), self.count));
         }
-        (untold > 0).then_some(untold)
+        (suppressed > 0).then_some(suppressed)
     }
 }
 
-/// As a line of a log may have it, whoever has written it.
+/// Escapes control characters and shortens: the text may come from a peer.
 fn printable(why: &dyn Display) -> String {
     let escaped = |char: char| {
         if char.is_control() {
@@ -265,7 +274,11 @@ fn printable(why: &dyn Display) -> String {
             String::from(char)
         }
     };
-    why.to_string().chars().take(LONGEST).map(escaped).collect()
+    why.to_string()
+        .chars()
+        .take(MAX_REASON)
+        .map(escaped)
+        .collect()
 }
 
 #[cfg(test)]
@@ -280,7 +293,7 @@ mod tests {
         AuthorizedPeer {
             peer,
             from: None,
-            routing: Routing::Anywhere,
+            routing: Routing::Unrestricted,
         }
     }
 
@@ -293,9 +306,9 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_for_those_who_are_not_this_user() {
-        let gate = Authorizer::new(Some("spiffe://a/web = math.*".parse().unwrap()));
-        let may = |caller: &AuthorizedPeer, action| gate.check(caller, action).is_ok();
+    fn rules_apply_to_everyone_but_this_user() {
+        let authorizer = Authorizer::new(Some("spiffe://a/web = math.*".parse().unwrap()));
+        let may = |caller: &AuthorizedPeer, action| authorizer.check(caller, action).is_ok();
         assert!(may(&caller(PeerIdentity::SameUser), Action::Stop));
         assert!(may(&proven("spiffe://a/web"), Action::Call("math.add")));
         for (caller, action) in [
@@ -308,15 +321,15 @@ mod tests {
             ),
             (caller(PeerIdentity::Unknown), Action::Info),
         ] {
-            let error = gate.check(&caller, action).unwrap_err();
+            let error = authorizer.check(&caller, action).unwrap_err();
             assert_eq!(error.code, Code::PermissionDenied);
         }
-        assert_eq!(gate.refused()["not_allowed"], 5);
+        assert_eq!(authorizer.refused()["not_allowed"], 5);
     }
 
     #[test]
-    fn every_reason_is_one_that_others_know() {
-        let gate = Authorizer::default();
+    fn every_reason_is_documented() {
+        let authorizer = Authorizer::default();
         use Code::{FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable};
         for code in [
             ResourceExhausted,
@@ -325,18 +338,18 @@ mod tests {
             FailedPrecondition,
             InvalidArgument,
         ] {
-            gate.decline(&RpcError::refused(code, ""), None);
+            authorizer.record_refused_call(&RpcError::refused(code, ""), None);
         }
         for kind in [
             io::ErrorKind::TimedOut,
             io::ErrorKind::InvalidData,
             io::ErrorKind::ConnectionReset,
         ] {
-            gate.turn_away(&kind.into(), None);
+            authorizer.record_setup_failure(&kind.into(), None);
         }
-        gate.hang_up_on(&io::ErrorKind::TimedOut.into(), None);
-        gate.crowd_out(None);
-        let refused = gate.refused();
+        authorizer.record_disconnect(&io::ErrorKind::TimedOut.into(), None);
+        authorizer.record_eviction(None);
+        let refused = authorizer.refused();
         assert_eq!(refused.len(), 10);
         assert!(
             refused
@@ -347,39 +360,39 @@ mod tests {
     }
 
     #[test]
-    fn who_talks_nonsense_is_counted_and_who_hangs_up_is_not() {
-        let gate = Authorizer::default();
-        gate.hang_up_on(
+    fn malformed_data_is_counted_and_a_closed_connection_is_not() {
+        let authorizer = Authorizer::default();
+        authorizer.record_disconnect(
             &io::Error::new(io::ErrorKind::InvalidData, "a frame is too large"),
             None,
         );
-        gate.hang_up_on(&io::ErrorKind::InvalidData.into(), None);
-        gate.hang_up_on(&io::ErrorKind::ConnectionReset.into(), None);
-        assert_eq!(gate.refused(), [("malformed".to_owned(), 2)].into());
+        authorizer.record_disconnect(&io::ErrorKind::InvalidData.into(), None);
+        authorizer.record_disconnect(&io::ErrorKind::ConnectionReset.into(), None);
+        assert_eq!(authorizer.refused(), [("malformed".to_owned(), 2)].into());
     }
 
     #[test]
-    fn without_rules_a_certificate_is_enough_and_who_has_none_does_not_stop_a_worker() {
-        let gate = Authorizer::default();
+    fn without_rules_a_certificate_suffices_and_is_needed_to_stop_a_worker() {
+        let authorizer = Authorizer::default();
         for caller in [
             caller(PeerIdentity::SameUser),
             caller(PeerIdentity::Unknown),
             proven("spiffe://a/web"),
         ] {
             assert!(
-                gate.check(&caller, Action::Stop).is_ok()
-                    && gate.check(&caller, Action::Call("a")).is_ok()
+                authorizer.check(&caller, Action::Stop).is_ok()
+                    && authorizer.check(&caller, Action::Call("a")).is_ok()
             );
         }
         let unnamed = caller(PeerIdentity::Certificate(None));
         assert!(
-            gate.check(&unnamed, Action::Call("a")).is_ok()
-                && gate.check(&unnamed, Action::Stop).is_err()
+            authorizer.check(&unnamed, Action::Call("a")).is_ok()
+                && authorizer.check(&unnamed, Action::Stop).is_err()
         );
     }
 
     #[test]
-    fn the_log_tells_of_the_first_and_of_the_rest_in_one_line_whatever_they_are_called() {
+    fn log_has_the_first_refusal_and_the_rest_in_one_escaped_line() {
         let from = Some("10.0.0.9".parse().unwrap());
         let log = capture_logs(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -388,16 +401,20 @@ mod tests {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let gate = Arc::new(Authorizer::default());
-                let telling = tokio::spawn(Arc::clone(&gate).tell_of_the_rest());
+                let authorizer = Arc::new(Authorizer::default());
+                let logging = tokio::spawn(Arc::clone(&authorizer).log_suppressed());
                 for _ in 0..1000 {
                     let name = "evil\u{1b}[2J\nroutine".repeat(100);
                     let message = format!("the worker has no routine '{name}'");
-                    gate.decline(&RpcError::refused(Code::NotFound, message), from);
-                    gate.decline(&RpcError::refused(Code::ResourceExhausted, "full"), from);
+                    authorizer
+                        .record_refused_call(&RpcError::refused(Code::NotFound, message), from);
+                    authorizer.record_refused_call(
+                        &RpcError::refused(Code::ResourceExhausted, "full"),
+                        from,
+                    );
                 }
-                tokio::time::sleep(2 * TOLD).await;
-                telling.abort();
+                tokio::time::sleep(2 * LOG_INTERVAL).await;
+                logging.abort();
             });
         });
         let lines: Vec<&str> = log.lines().collect();
@@ -415,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_may_not_say_where_calls_go_has_them_go_nowhere() {
+    fn nested_calls_are_forbidden_without_the_route_right() {
         let (free, ruled) = (
             Authorizer::default(),
             Authorizer::new(Some(
@@ -425,24 +442,26 @@ mod tests {
             )),
         );
         let (web, ops) = (proven("spiffe://a/web"), proven("spiffe://a/ops"));
-        let routing = |gate: &Authorizer, caller: &AuthorizedPeer, is_here| {
-            gate.admit(caller.peer.clone(), None, is_here).routing
+        let routing = |authorizer: &Authorizer, caller: &AuthorizedPeer, is_local| {
+            authorizer
+                .admit(caller.peer.clone(), None, is_local)
+                .routing
         };
-        assert_eq!(routing(&free, &web, false), Routing::Beyond);
-        assert_eq!(routing(&free, &web, true), Routing::Anywhere);
-        assert_eq!(routing(&ruled, &web, true), Routing::Nowhere);
-        assert_eq!(routing(&ruled, &ops, false), Routing::Beyond);
+        assert_eq!(routing(&free, &web, false), Routing::RemoteOnly);
+        assert_eq!(routing(&free, &web, true), Routing::Unrestricted);
+        assert_eq!(routing(&ruled, &web, true), Routing::Forbidden);
+        assert_eq!(routing(&ruled, &ops, false), Routing::RemoteOnly);
         assert_eq!(
             routing(&free, &caller(PeerIdentity::Certificate(None)), true),
-            Routing::Nowhere
+            Routing::Forbidden
         );
         assert_eq!(
             routing(&ruled, &caller(PeerIdentity::SameUser), true),
-            Routing::Anywhere
+            Routing::Unrestricted
         );
         assert_eq!(
             routing(&ruled, &caller(PeerIdentity::Unknown), true),
-            Routing::Nowhere
+            Routing::Forbidden
         );
     }
 }

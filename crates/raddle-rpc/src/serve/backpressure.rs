@@ -1,34 +1,35 @@
-//! Whether a worker wants more.
+//! Backpressure functions of the program.
 
 use std::panic;
 
-/// What a worker has to do.
+/// The load of a worker when a call arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerLoad<'a> {
     /// Calls in flight.
     pub in_flight: usize,
-    /// The routine that is called.
+    /// The routine of the call.
     pub routine: &'a str,
 }
 
-/// Decides whether a worker takes a call. Registered with `raddle::backpressure!`; one that it does not take is offered to another worker.
+/// Decides whether a worker accepts a call. Registered with `raddle::backpressure!`; a call that is
+/// not accepted goes to another worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Backpressure(
-    /// Whether the call is taken.
+    /// Returns whether to accept the call.
     pub fn(WorkerLoad<'_>) -> bool,
 );
 
 impl Backpressure {
-    /// Whether all that this program has registered take it.
-    pub(super) fn allows(load: WorkerLoad<'_>) -> bool {
-        let takes = || {
+    /// Whether every registered function accepts the call.
+    pub(super) fn accepts(load: WorkerLoad<'_>) -> bool {
+        let accepts = || {
             inventory::iter::<Self>
                 .into_iter()
-                .all(|Self(takes)| takes(load))
+                .all(|Self(accepts)| accepts(load))
         };
-        // One that panics has nothing against it.
-        panic::catch_unwind(takes).unwrap_or(true)
+        // A function that panics does not block calls.
+        panic::catch_unwind(accepts).unwrap_or(true)
     }
 }
 

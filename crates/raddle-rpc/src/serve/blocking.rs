@@ -1,9 +1,11 @@
-//! `async fn`s that block: how they are found, and why other calls do not wait for them.
+//! Detects `async fn`s that block their thread, and keeps other calls from waiting for them.
 //!
-//! The runtime of routines polls on about as many threads as there are cores, and a poll that blocks keeps its thread. `Executor::watch_for_blocking` counts
-//! periods of [`PERIOD`]. A poll that lasts for a whole period blocks: the log names its routine, and a thread of the [`ReserveThreads`] polls other calls
-//! instead. From then on polls of that routine run in [`block_in_place`], which hands the queue of the thread to another thread first, until none
-//! has blocked for [`FORGIVEN`].
+//! The routine runtime has about as many polling threads as there are cores, and a poll that blocks
+//! keeps its thread. `Executor::watch_for_blocking` counts periods of [`PERIOD`]. A poll that lasts
+//! for a whole period blocks: the log names its routine, and a thread of the [`ReserveThreads`]
+//! polls other calls instead. From then on polls of that routine run in [`block_in_place`], which
+//! first hands the thread's run queue to another thread, until no poll of it has blocked for
+//! [`PROBATION`].
 
 use std::{
     collections::HashMap,
@@ -18,14 +20,15 @@ use std::{
 use raddle_model::routine::Routines;
 use tokio::{runtime::Handle, task::block_in_place};
 
-/// How often polls are looked at. One that blocks is found within two periods, so that it delays other calls by less than 100 ms.
+/// How often polls are checked. A blocking poll is found within two periods, so it delays other
+/// calls by less than 100 ms.
 pub(super) const PERIOD: Duration = Duration::from_millis(40);
-/// After so many periods in which no poll of it blocked, a routine is polled like all others: 10 s.
-const FORGIVEN: u64 = 250;
+/// After this many periods without a blocking poll, a routine is polled normally again: 10 s.
+const PROBATION: u64 = 250;
 
 /// Finds polls that block.
 pub(super) struct BlockingDetector {
-    /// How many periods have passed.
+    /// Number of periods so far.
     ticks: Arc<AtomicU64>,
     routines: HashMap<&'static str, Arc<PollRecord>>,
 }
@@ -33,20 +36,21 @@ pub(super) struct BlockingDetector {
 /// What is known of a routine.
 struct PollRecord {
     ticks: Arc<AtomicU64>,
-    /// When a poll of it was last found to block. 0 if that is too long ago to count.
-    blocked: AtomicU64,
+    /// The period in which a poll of it was last found to block. 0 if that is too long ago.
+    blocked_at: AtomicU64,
 }
 
-/// One call, as far as its polls are concerned. It costs no look at a clock.
+/// Tracks the polls of one call, without reading a clock.
 #[derive(Clone)]
 pub(super) struct PollWatch {
     routine: Arc<PollRecord>,
-    /// When the poll began that is under way, and whether it has given the queue of its thread away ([`GIVEN_AWAY`]). 0 between polls.
+    /// The period in which the current poll began, and [`HANDED_OVER`] if it has given up the
+    /// thread's run queue. 0 between polls.
     since: Arc<AtomicU64>,
 }
 
-/// Set in [`PollWatch::since`]: other calls do not wait for this poll.
-const GIVEN_AWAY: u64 = 1 << 63;
+/// Flag in [`PollWatch::since`]: other calls do not wait for this poll.
+const HANDED_OVER: u64 = 1 << 63;
 
 impl BlockingDetector {
     pub(super) fn new(routines: &Routines) -> Self {
@@ -54,7 +58,7 @@ impl BlockingDetector {
         let record = || {
             Arc::new(PollRecord {
                 ticks: Arc::clone(&ticks),
-                blocked: AtomicU64::new(0),
+                blocked_at: AtomicU64::new(0),
             })
         };
         Self {
@@ -63,21 +67,21 @@ impl BlockingDetector {
         }
     }
 
-    /// For a new call of a routine, which is one of those that this was made with.
-    pub(super) fn watch(&self, routine: &'static str) -> PollWatch {
+    /// Tracks a new call. `routine` must be one of the routines passed to `new`.
+    pub(super) fn track_call(&self, routine: &'static str) -> PollWatch {
         PollWatch {
             routine: Arc::clone(&self.routines[routine]),
             since: Arc::default(),
         }
     }
 
-    /// A period is over.
+    /// Ends a period.
     pub(super) fn tick(&self) {
         let now = self.ticks.fetch_add(1, Ordering::Relaxed) + 1;
         for record in self.routines.values() {
-            let blocked = record.blocked.load(Ordering::Relaxed);
-            if blocked != 0 && now - blocked > FORGIVEN {
-                record.blocked.store(0, Ordering::Relaxed);
+            let blocked = record.blocked_at.load(Ordering::Relaxed);
+            if blocked != 0 && now - blocked > PROBATION {
+                record.blocked_at.store(0, Ordering::Relaxed);
             }
         }
     }
@@ -85,14 +89,14 @@ impl BlockingDetector {
 
 impl PollWatch {
     /// Runs one poll.
-    pub(super) fn around<T>(&self, poll: impl FnOnce() -> T) -> T {
+    pub(super) fn track<T>(&self, poll: impl FnOnce() -> T) -> T {
         let now = self.routine.ticks.load(Ordering::Relaxed);
-        let gives_away = self.routine.blocked.load(Ordering::Relaxed) != 0;
+        let hands_over = self.routine.blocked_at.load(Ordering::Relaxed) != 0;
         self.since.store(
-            if gives_away { now | GIVEN_AWAY } else { now },
+            if hands_over { now | HANDED_OVER } else { now },
             Ordering::Relaxed,
         );
-        let polled = if gives_away {
+        let polled = if hands_over {
             block_in_place(poll)
         } else {
             poll()
@@ -101,42 +105,43 @@ impl PollWatch {
         polled
     }
 
-    /// Whether the poll that is under way has lasted for a whole period, and so blocks. If so, whether it keeps a thread from other calls.
-    pub(super) fn look(&self) -> Option<bool> {
+    /// Whether the current poll has lasted for a whole period, that is, blocks. If so, whether it
+    /// keeps the thread's run queue.
+    pub(super) fn check(&self) -> Option<bool> {
         let (since, now) = (
             self.since.load(Ordering::Relaxed),
             self.routine.ticks.load(Ordering::Relaxed),
         );
-        if since == 0 || now.wrapping_sub(since & !GIVEN_AWAY) < 2 {
+        if since == 0 || now.wrapping_sub(since & !HANDED_OVER) < 2 {
             return None;
         }
-        self.routine.blocked.store(now, Ordering::Relaxed);
-        Some(since & GIVEN_AWAY == 0)
+        self.routine.blocked_at.store(now, Ordering::Relaxed);
+        Some(since & HANDED_OVER == 0)
     }
 }
 
-/// Threads of the runtime of routines that poll nothing until others are blocked.
+/// Threads of the routine runtime that are parked until others are blocked.
 #[derive(Default)]
 pub(super) struct ReserveThreads(Mutex<Vec<Sender<()>>>);
 
 impl ReserveThreads {
-    /// So many threads of this runtime, on which nothing runs so far.
+    /// Parks `threads` threads of this runtime, which must be idle.
     pub(super) fn new(runtime: &Handle, threads: usize) -> Self {
-        let hold_back = |_| {
+        let park = |_| {
             let (release, released) = mpsc::channel();
-            // It keeps its thread until the sender is dropped, and polls nothing.
+            // Keeps its thread until the sender is dropped.
             runtime.spawn(async move { released.recv() });
             release
         };
-        Self(Mutex::new((0..threads).map(hold_back).collect()))
+        Self(Mutex::new((0..threads).map(park).collect()))
     }
 
-    /// How many are left.
-    pub(super) fn left(&self) -> usize {
+    /// Number of parked threads.
+    pub(super) fn parked(&self) -> usize {
         self.lock().len()
     }
 
-    /// Has so many more threads poll, if there are as many. They go on to.
+    /// Has up to `threads` more threads poll, permanently.
     pub(super) fn release(&self, threads: usize) {
         let mut reserve = self.lock();
         let left = reserve.len().saturating_sub(threads);

@@ -1,4 +1,4 @@
-//! One call, from its arguments to its end.
+//! Runs one call, from decoding its arguments to its last reply.
 
 use std::{
     future::poll_fn,
@@ -27,7 +27,7 @@ use crate::{
     scope::{CallDestination, Scope},
 };
 
-/// A call that was taken.
+/// A call that the executor has accepted.
 pub(super) struct AcceptedCall {
     routine: Routine,
     encoding: Encoding,
@@ -42,7 +42,7 @@ impl AcceptedCall {
         routine: Routine,
         encoding: Encoding,
         call: v1::Call,
-        to: CallDestination,
+        destination: CallDestination,
         sink: ReplySink,
         poll: PollWatch,
     ) -> Self {
@@ -62,10 +62,11 @@ impl AcceptedCall {
             state: tracestate.parse().ok(),
         });
         let scope = Scope {
-            to,
+            destination,
             values: Arc::new(context.into_iter().map(received).collect()),
             trace,
-            // As far away as there is, if it is said to be further.
+            // `checked_add`: the timeout may exceed what an `Instant` can express; then there is no
+            // deadline.
             deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
             depth: depth.saturating_add(1),
         };
@@ -79,12 +80,12 @@ impl AcceptedCall {
         }
     }
 
-    /// Whether it is to be run on a thread that it may block.
+    /// Whether the routine is a plain function, which may block its thread.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.routine.run, RoutineFn::Plain(_))
     }
 
-    /// Runs a routine that is a plain function, on this thread.
+    /// Runs a plain function on this thread.
     pub(super) fn run_plain(self) {
         let Self {
             routine,
@@ -99,15 +100,15 @@ impl AcceptedCall {
         };
         sink.send_ack();
         let call = AssertUnwindSafe(|| {
-            scope.around_plain(|| function(RoutineInput::Call(encoding, &arguments)))
+            scope.run_sync(|| function(RoutineInput::Call(encoding, &arguments)))
         });
         match catch_unwind(call) {
             Ok(outcome) => sink.outcome(outcome),
-            Err(thrown) => sink.exception(panics::caught(&*thrown)),
+            Err(thrown) => sink.exception(panics::exception_of_panic(&*thrown)),
         }
     }
 
-    /// Runs any other routine.
+    /// Runs an `async fn` or a stream.
     pub(super) async fn run(self) {
         let Self {
             routine,
@@ -118,27 +119,27 @@ impl AcceptedCall {
             poll,
         } = self;
         let deadline = scope.deadline;
-        let running = scope.around(perform(routine, encoding, arguments, &sink));
-        let mut running = pin!(AssertUnwindSafe(running).catch_unwind());
-        let watched = poll_fn(|cx| poll.around(|| running.as_mut().poll(cx)));
+        let routine = scope.run(run_async(routine, encoding, arguments, &sink));
+        let mut routine = pin!(AssertUnwindSafe(routine).catch_unwind());
+        let watched = poll_fn(|cx| poll.track(|| routine.as_mut().poll(cx)));
         let caught = match deadline {
             None => watched.await,
-            // From when it was read, not from when there was a thread for it.
+            // The timeout counts from the arrival of the call, not from the first poll.
             Some(deadline) => match timeout_at(deadline, watched).await {
                 Ok(caught) => caught,
-                // Said while the routine is still there: its destructors may take their time, or panic.
+                // Reply before the routine is dropped: its destructors may take time, or panic.
                 Err(_) => return sink.exception(exception(Kind::TimedOut)),
             },
         };
         if let Err(thrown) = caught {
-            sink.exception(panics::caught(&*thrown));
+            sink.exception(panics::exception_of_panic(&*thrown));
         }
     }
 }
 
-async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &ReplySink) {
+async fn run_async(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &ReplySink) {
     match routine.run {
-        RoutineFn::Plain(_) => unreachable!("a plain function has a thread of its own"),
+        RoutineFn::Plain(_) => unreachable!("`run_plain` runs plain functions"),
         RoutineFn::Async(function) => match function(RoutineInput::Call(encoding, &arguments)) {
             Ok(running) => {
                 drop(arguments);
@@ -150,14 +151,14 @@ async fn perform(routine: Routine, encoding: Encoding, arguments: Bytes, sink: &
         RoutineFn::Stream(function) => match function(RoutineInput::Call(encoding, &arguments)) {
             Ok(items) => {
                 drop(arguments);
-                pour(items, sink).await;
+                send_items(items, sink).await;
             }
             Err(failure) => sink.failure(failure),
         },
     }
 }
 
-async fn pour(mut items: RoutineStream, sink: &ReplySink) {
+async fn send_items(mut items: RoutineStream, sink: &ReplySink) {
     sink.ack().await;
     while let Some(item) = items.next().await {
         match item {

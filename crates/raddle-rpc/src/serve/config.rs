@@ -1,4 +1,5 @@
-//! What a worker's process is told when it is started, and what it says then.
+//! The protocol between a pool and its worker process over the parent link: settings, requests and
+//! reports.
 
 use raddle_discovery::WorkerMetadata;
 use raddle_process::title;
@@ -10,44 +11,46 @@ use crate::{
     worker::{CallCounts, ProcessSettings},
 };
 
-/// The first argument of a program that is to be a worker.
+/// The first argument of a program that becomes a worker.
 pub(crate) const ARGUMENT: &str = "raddle-pool-worker";
 
-/// What a worker is to be. One line on its standard input, which then stays open for as long as somebody wants it.
+/// Settings of a worker: one line on its standard input, a socket that then stays open as long as
+/// the pool wants the worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WorkerSettings {
-    /// What its title begins with.
+    /// The id in the process title.
     pub(crate) tid: raddle_model::Tid,
-    /// Its address is given. It has no credentials: they are made from this.
+    /// With its address, without its credentials: they are loaded from `credentials`.
     pub(crate) process: ProcessSettings,
     pub(crate) credentials: Option<CredentialSource>,
-    /// That of the pool that starts it, if it is one.
+    /// The key of the pool that starts the worker, if a pool does.
     pub(crate) pool_key: Option<PoolKey>,
 }
 
-/// What asks a worker what it has done. A byte, after the line that says what it is to be.
-pub(crate) const ASKED: u8 = b'?';
+/// Requests a worker's counts: a byte after the settings.
+pub(crate) const QUERY_COUNTS: u8 = b'?';
 
-/// What stops a worker: this byte, and then the seconds that calls in flight may take, as in `StopRequest`.
+/// Stops a worker: this byte, and then the timeout in seconds, as in `StopRequest`.
 pub(crate) const STOP: u8 = b'!';
-/// How those are written: a number of eight bytes, the first of which counts most.
+/// The timeout: an `f64`, big-endian.
 pub(crate) type EncodedSeconds = [u8; 8];
 
-/// What it says when it serves, or why it cannot; later, and at its end, what it has done. One line each, the other way.
+/// Reports of a worker, one JSON line each: first whether it serves; later, and at its end, its
+/// counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum StartReport {
-    /// It serves, as this.
+    /// The worker serves.
     Serving(Box<WorkerMetadata>),
-    /// It cannot.
+    /// The worker cannot serve.
     Failed(String),
-    /// It has done this.
-    Done(CallCounts),
+    /// The worker's counts.
+    Counts(CallCounts),
 }
 
 impl WorkerSettings {
-    /// Shows in the process's title what the worker is doing.
-    pub(crate) fn show(&self, status: &str) {
+    /// Shows the worker's status in the process title.
+    pub(crate) fn set_title(&self, status: &str) {
         title::set(&raddle_model::title::format(
             self.tid,
             &self.process.name,

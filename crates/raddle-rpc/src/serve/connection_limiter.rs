@@ -1,7 +1,8 @@
-//! Who has come in, and who has to make room for others.
+//! Limits the number of connections, and evicts idle ones.
 //!
-//! Every connection takes descriptors, of which a process has so many. If there are too many connections, the one that was quiet for longest has to go, of
-//! those that wait for nothing: its client comes again when it has something to say. Those who wait for an answer stay.
+//! Each connection takes descriptors, and a process has a limited number of them. When the limit is
+//! reached, the connection that was idle for longest is evicted, of those without calls in flight:
+//! its client reconnects for its next call.
 
 use std::{
     collections::VecDeque,
@@ -15,110 +16,117 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::authorizer::{Authorizer, PeerOrigin};
 
-/// Connections at a time, where the system does not set a narrower limit.
-const MOST: u64 = 4096;
-/// Where it does, there are at least so many.
-const FEWEST: u64 = 16;
-/// Descriptors that a connection takes: its own, and one for each direction that is waited for; and some for what routines do with it.
-const EACH: u64 = 4;
-/// Descriptors that are left for all else: those at the door, those who are leaving, and the process itself.
-const OTHERS: u64 = 512;
-/// How many may take their time to leave. Who is in nobody's way has heard of it by then.
-const LEAVING: usize = 64;
+/// Largest number of connections, where the kernel's descriptor limit does not set a lower one.
+const MAX_CONNECTIONS: u64 = 4096;
+/// Lower bound on the limit.
+const MIN_CONNECTIONS: u64 = 16;
+/// Descriptors per connection: its own, one per direction that is waited for, and some for what its
+/// calls open.
+const DESCRIPTORS_PER_CONNECTION: u64 = 4;
+/// Descriptors reserved for everything else: pending and leaving connections, and the process
+/// itself.
+const RESERVED_DESCRIPTORS: u64 = 512;
+/// Number of evicted connections that may take their time to close. By then the first ones have
+/// seen the eviction.
+const MAX_LEAVING: usize = 64;
 
-/// A connection.
-pub(super) trait ConnectionPermit: Send + Sync {
-    /// Where it comes from.
-    fn from(&self) -> PeerOrigin;
+/// A connection, as the limiter sees it.
+pub(super) trait EvictableConnection: Send + Sync {
+    /// The peer's IP address.
+    fn peer_ip(&self) -> PeerOrigin;
 
-    /// When it was last heard, by the clock of the guests.
-    fn heard(&self) -> u64;
+    /// When data was last received, by the limiter's clock.
+    fn last_active(&self) -> u64;
 
-    /// Has it go, unless it waits for something. Returns whether it goes.
-    fn make_room(&self) -> bool;
+    /// Evicts the connection unless it has calls in flight. Returns whether it was evicted.
+    fn evict(&self) -> bool;
 
-    /// Ends it, whether it has heard that it has to go or not.
-    fn hang_up(&self);
+    /// Closes the connection, whether its peer has seen the eviction or not.
+    fn close(&self);
 }
 
-/// The connections of a worker.
+/// Limits the connections of a worker.
 pub(super) struct ConnectionLimiter {
-    most: usize,
+    limit: usize,
     open: Mutex<OpenConnections>,
-    clock: ArrivalClock,
-    gate: Arc<Authorizer>,
+    clock: ActivityClock,
+    authorizer: Arc<Authorizer>,
 }
 
 #[derive(Default)]
 struct OpenConnections {
-    present: Vec<Weak<dyn ConnectionPermit>>,
-    /// Those who have to go, the first of them first.
-    leaving: VecDeque<Weak<dyn ConnectionPermit>>,
+    present: Vec<Weak<dyn EvictableConnection>>,
+    /// Evicted connections that are not closed yet, oldest first.
+    leaving: VecDeque<Weak<dyn EvictableConnection>>,
 }
 
-/// Goes on with each guest that comes: enough to tell who was heard before whom, and cheaper than the time.
+/// A logical clock that advances with each new connection: enough to order connections by activity,
+/// and cheaper than the time.
 #[derive(Clone, Default)]
-pub(super) struct ArrivalClock(Arc<AtomicU64>);
+pub(super) struct ActivityClock(Arc<AtomicU64>);
 
-impl ArrivalClock {
+impl ActivityClock {
     pub(super) fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl ConnectionLimiter {
-    pub(super) fn new(most: usize, gate: Arc<Authorizer>) -> Arc<Self> {
+    pub(super) fn new(limit: usize, authorizer: Arc<Authorizer>) -> Arc<Self> {
         Arc::new(Self {
-            most,
+            limit,
             open: Mutex::default(),
-            clock: ArrivalClock::default(),
-            gate,
+            clock: ActivityClock::default(),
+            authorizer,
         })
     }
 
-    /// As many as this process has descriptors for.
-    pub(super) fn within_limits(gate: Arc<Authorizer>) -> Arc<Self> {
-        let most = (descriptors().saturating_sub(OTHERS) / EACH).clamp(FEWEST, MOST);
-        Self::new(most as usize, gate)
+    /// A limit derived from this process's descriptor limit.
+    pub(super) fn within_limits(authorizer: Arc<Authorizer>) -> Arc<Self> {
+        let limit = (raise_descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS)
+            / DESCRIPTORS_PER_CONNECTION)
+            .clamp(MIN_CONNECTIONS, MAX_CONNECTIONS);
+        Self::new(limit as usize, authorizer)
     }
 
-    pub(super) fn clock(&self) -> ArrivalClock {
+    pub(super) fn clock(&self) -> ActivityClock {
         self.clock.clone()
     }
 
-    /// Lets somebody in. Returns whether there is room, which somebody else may have had to make.
-    pub(super) fn admit(&self, guest: &Arc<impl ConnectionPermit + 'static>) -> bool {
+    /// Adds a connection, and evicts another if necessary. Returns whether there is room.
+    pub(super) fn admit(&self, connection: &Arc<impl EvictableConnection + 'static>) -> bool {
         self.clock.0.fetch_add(1, Ordering::Relaxed);
         let mut open = self.lock();
-        open.present.retain(|guest| guest.strong_count() > 0);
-        let has_room = open.present.len() < self.most || self.make_room(&mut open);
+        open.present
+            .retain(|connection| connection.strong_count() > 0);
+        let has_room = open.present.len() < self.limit || self.evict_one(&mut open);
         if has_room {
-            let guest = Arc::downgrade(guest);
-            open.present.push(guest);
+            let connection = Arc::downgrade(connection);
+            open.present.push(connection);
         } else {
-            self.gate.crowd_out(guest.from());
+            self.authorizer.record_eviction(connection.peer_ip());
         }
         has_room
     }
 
-    fn make_room(&self, open: &mut OpenConnections) -> bool {
+    fn evict_one(&self, open: &mut OpenConnections) -> bool {
         let present = open.present.iter().enumerate();
-        let mut quiet: Vec<_> = present
-            .filter_map(|(at, one)| Some((at, one.upgrade()?)))
+        let mut idle: Vec<_> = present
+            .filter_map(|(index, one)| Some((index, one.upgrade()?)))
             .collect();
-        quiet.sort_by_key(|(_, one)| one.heard());
-        let Some((at, goes)) = quiet.into_iter().find(|(_, one)| one.make_room()) else {
+        idle.sort_by_key(|(_, one)| one.last_active());
+        let Some((index, evicted)) = idle.into_iter().find(|(_, one)| one.evict()) else {
             return false;
         };
-        self.gate.crowd_out(goes.from());
-        open.leaving.push_back(open.present.remove(at));
+        self.authorizer.record_eviction(evicted.peer_ip());
+        open.leaving.push_back(open.present.remove(index));
         open.leaving.retain(|one| one.strong_count() > 0);
-        if open.leaving.len() > LEAVING {
+        if open.leaving.len() > MAX_LEAVING {
             open.leaving
                 .pop_front()
                 .and_then(|one| one.upgrade())
                 .iter()
-                .for_each(|one| one.hang_up());
+                .for_each(|one| one.close());
         }
         true
     }
@@ -128,10 +136,11 @@ impl ConnectionLimiter {
     }
 }
 
-/// How many this process may have, after it has asked for as many as it needs.
-fn descriptors() -> u64 {
+/// The descriptor limit (`RLIMIT_NOFILE`) of this process, after raising it as far as needed and
+/// allowed.
+fn raise_descriptor_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = MOST * EACH + OTHERS;
+    let wanted = MAX_CONNECTIONS * DESCRIPTORS_PER_CONNECTION + RESERVED_DESCRIPTORS;
     let allowed = maximum.unwrap_or(wanted).min(wanted);
     let now = current.unwrap_or(wanted);
     if now < allowed
@@ -156,75 +165,78 @@ mod tests {
     use super::*;
 
     struct OpenConnection {
-        heard: u64,
+        last_active: u64,
         is_busy: bool,
-        is_gone: AtomicBool,
-        is_cut: AtomicBool,
+        is_evicted: AtomicBool,
+        is_closed: AtomicBool,
     }
 
-    impl ConnectionPermit for OpenConnection {
-        fn from(&self) -> PeerOrigin {
+    impl EvictableConnection for OpenConnection {
+        fn peer_ip(&self) -> PeerOrigin {
             None
         }
 
-        fn heard(&self) -> u64 {
-            self.heard
+        fn last_active(&self) -> u64 {
+            self.last_active
         }
 
-        fn make_room(&self) -> bool {
-            !self.is_busy && !self.is_gone.swap(true, Ordering::Relaxed)
+        fn evict(&self) -> bool {
+            !self.is_busy && !self.is_evicted.swap(true, Ordering::Relaxed)
         }
 
-        fn hang_up(&self) {
-            self.is_cut.store(true, Ordering::Relaxed);
+        fn close(&self) {
+            self.is_closed.store(true, Ordering::Relaxed);
         }
     }
 
-    fn one(heard: u64, is_busy: bool) -> Arc<OpenConnection> {
+    fn one(last_active: u64, is_busy: bool) -> Arc<OpenConnection> {
         Arc::new(OpenConnection {
-            heard,
+            last_active,
             is_busy,
-            is_gone: AtomicBool::new(false),
-            is_cut: AtomicBool::new(false),
+            is_evicted: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
         })
     }
 
     #[test]
-    fn who_waits_for_nothing_and_was_quiet_for_longest_makes_room() {
-        let gate = Arc::new(Authorizer::default());
-        let guests = ConnectionLimiter::new(3, Arc::clone(&gate));
+    fn evicts_the_connection_that_was_idle_for_longest() {
+        let authorizer = Arc::new(Authorizer::default());
+        let limiter = ConnectionLimiter::new(3, Arc::clone(&authorizer));
         let present = [one(2, false), one(0, true), one(1, false)];
-        assert!(present.iter().all(|one| guests.admit(one)));
+        assert!(present.iter().all(|one| limiter.admit(one)));
         let new = one(9, true);
-        assert!(guests.admit(&new));
-        let gone = || {
+        assert!(limiter.admit(&new));
+        let evicted = || {
             present
                 .each_ref()
-                .map(|one| one.is_gone.load(Ordering::Relaxed))
+                .map(|one| one.is_evicted.load(Ordering::Relaxed))
         };
-        assert_eq!(gone(), [false, false, true]);
+        assert_eq!(evicted(), [false, false, true]);
         let newer = one(9, true);
-        assert!(guests.admit(&newer));
-        assert_eq!(gone(), [true, false, true]);
+        assert!(limiter.admit(&newer));
+        assert_eq!(evicted(), [true, false, true]);
         assert!(
-            !guests.admit(&one(9, true)),
-            "all of them wait for something"
+            !limiter.admit(&one(9, true)),
+            "all others have calls in flight"
         );
         drop(new);
-        assert!(guests.admit(&one(9, true)), "one has gone by itself");
-        assert_eq!(gate.refused()["crowded"], 3);
+        assert!(
+            limiter.admit(&one(9, true)),
+            "a connection has closed by itself"
+        );
+        assert_eq!(authorizer.refused()["crowded"], 3);
     }
 
     #[test]
-    fn who_takes_too_long_to_leave_is_hung_up_on() {
-        let guests = ConnectionLimiter::new(1, Arc::default());
-        let all: Vec<_> = (0..LEAVING as u64 + 3)
-            .map(|heard| one(heard, false))
+    fn closes_evicted_connections_that_take_too_long() {
+        let limiter = ConnectionLimiter::new(1, Arc::default());
+        let all: Vec<_> = (0..MAX_LEAVING as u64 + 3)
+            .map(|last_active| one(last_active, false))
             .collect();
-        assert!(all.iter().all(|one| guests.admit(one)));
-        let is_cut = |one: &Arc<OpenConnection>| one.is_cut.load(Ordering::Relaxed);
-        // One of them is still there, and one leaves for each that is cut off.
-        assert_eq!(all.iter().filter(|one| is_cut(one)).count(), 2);
-        assert!(is_cut(&all[0]) && is_cut(&all[1]));
+        assert!(all.iter().all(|one| limiter.admit(one)));
+        let is_closed = |one: &Arc<OpenConnection>| one.is_closed.load(Ordering::Relaxed);
+        // The last one is open, and each further eviction closes the oldest evicted one.
+        assert_eq!(all.iter().filter(|one| is_closed(one)).count(), 2);
+        assert!(is_closed(&all[0]) && is_closed(&all[1]));
     }
 }

@@ -1,4 +1,4 @@
-//! The calls of a worker: which are in flight, whether more are taken, and how they are ended.
+//! Accepts, runs and cancels the calls of a worker.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -43,39 +43,41 @@ use crate::{
 
 /// Runs calls.
 ///
-/// `async fn`s run on one multi-threaded runtime. Plain `fn`s run on blocking threads, a bounded number at a time. Neither runs on the thread of the control
-/// runtime, which serves health, stop and gRPC.
+/// `async fn`s run on one multi-threaded runtime. Plain `fn`s run on blocking threads, a bounded
+/// number at a time. Neither runs on the thread of the control runtime, which serves health, stop
+/// and gRPC.
 pub(super) struct Executor {
     pub(super) setup: ExecutorSetup,
-    /// Plain functions that may begin.
+    /// Permits of plain functions.
     plain: Arc<Semaphore>,
     /// Finds `async fn`s that block.
     blocking: BlockingDetector,
     calls: Mutex<ActiveCalls>,
-    /// How many calls are in flight, for those who wait for none to be.
+    /// Number of calls in flight.
     in_flight: watch::Sender<usize>,
-    /// How far the end of the worker has come.
+    /// How far the stop has come.
     pub(super) phase: watch::Sender<StopPhase>,
 }
 
-/// What it takes to run calls.
+/// What an executor needs.
 pub(super) struct ExecutorSetup {
     pub(super) routines: Routines,
     /// The runtime of routines.
-    pub(super) threads: Handle,
-    /// Those of its threads that stand by.
+    pub(super) runtime: Handle,
+    /// Its parked threads.
     pub(super) reserve: ReserveThreads,
-    /// The runtime that no routine runs on.
+    /// The runtime without routines.
     pub(super) control: Handle,
-    /// By which routines call others.
+    /// The proxies of nested calls.
     pub(super) proxies: Arc<NestedProxies>,
-    /// Says who may call what.
-    pub(super) gate: Arc<Authorizer>,
-    /// By what calls of the pool that has started this worker are known, and which worker this is.
-    pub(super) member: Option<(PoolKey, WorkerUid)>,
-    /// Plain functions that run at a time: as many as there are cores, if nothing is said.
+    /// Decides which caller may call what.
+    pub(super) authorizer: Arc<Authorizer>,
+    /// The key of the pool that has started this worker, and the worker's uid: they verify calls of
+    /// the pool.
+    pub(super) membership: Option<(PoolKey, WorkerUid)>,
+    /// Limit on plain functions that run at a time. Default: the number of cores.
     pub(super) max_blocking: Option<usize>,
-    /// Calls that are taken at a time, if that is bounded.
+    /// Limit on calls in flight, if any.
     pub(super) max_in_flight: Option<usize>,
 }
 
@@ -88,7 +90,7 @@ struct ActiveCalls {
     idle_since: Option<Instant>,
 }
 
-/// Which call it is: that of a link, by the number that its client gave it.
+/// Identifies a call: the link, and the client's id for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CallId {
     pub(super) link: u64,
@@ -98,13 +100,13 @@ pub(super) struct CallId {
 #[derive(Clone)]
 struct RunningCall {
     routine: &'static str,
-    /// Ends it. A plain function that has begun cannot be ended.
+    /// Cancels the call. A plain function that has begun cannot be cancelled.
     abort: AbortHandle,
     sink: ReplySink,
     poll: PollWatch,
 }
 
-/// That a call is in flight. It ends with the call, however that does.
+/// Removes a call from the table when it ends, however it ends.
 struct InFlight {
     executor: Arc<Executor>,
     number: CallId,
@@ -121,22 +123,22 @@ pub(super) struct ActivityReport {
 
 #[cfg(test)]
 impl ExecutorSetup {
-    /// All on one runtime, and without bounds.
+    /// Everything on one runtime, without limits.
     pub(super) fn for_test(routines: Routines, runtime: &Handle) -> Self {
         use crate::proxy::NestedIdentity;
         let proxies =
             NestedProxies::new(Duration::from_secs(60), NestedIdentity::default(), runtime);
-        let (threads, control, gate) = (runtime.clone(), runtime.clone(), Arc::default());
+        let (runtime, control, authorizer) = (runtime.clone(), runtime.clone(), Arc::default());
         let reserve = ReserveThreads::default();
-        let (member, max_blocking, max_in_flight) = (None, None, None);
+        let (membership, max_blocking, max_in_flight) = (None, None, None);
         Self {
             routines,
-            threads,
+            runtime,
             reserve,
             control,
             proxies,
-            gate,
-            member,
+            authorizer,
+            membership,
             max_blocking,
             max_in_flight,
         }
@@ -163,49 +165,56 @@ impl Executor {
         })
     }
 
-    /// The number of a new link.
-    pub(super) fn new_link(&self) -> u64 {
+    /// Returns the id of a new link.
+    pub(super) fn next_link_id(&self) -> u64 {
         let mut calls = self.calls();
         calls.links += 1;
         calls.links
     }
 
-    /// Begins a call of this caller, or says why not.
-    pub(super) fn begin(
+    /// Starts a call of this caller, or returns why not.
+    pub(super) fn start_call(
         self: &Arc<Self>,
         number: CallId,
         call: v1::Call,
         caller: &AuthorizedPeer,
         sink: &ReplySink,
     ) -> Result<(), RpcError> {
-        // Its own pool could do as it likes with the worker in other ways, and is on the same machine.
-        let routing = if self.is_of_own_pool(&call) {
-            Routing::OfPool
+        // The worker's own pool has full control anyway, and is on the same machine.
+        let routing = if self.is_pool_call(&call) {
+            Routing::PoolMember
         } else {
-            self.setup.gate.check(caller, Action::Call(&call.routine))?;
-            // A pool proves nothing at a Unix socket, where only programs of its user are.
-            let is_of_user = matches!(caller.peer, PeerIdentity::SameUser)
-                && caller.routing == Routing::Anywhere;
-            if is_of_user {
-                Routing::OfPool
+            self.setup
+                .authorizer
+                .check(caller, Action::Call(&call.routine))?;
+            // On a Unix socket a pool sends no proof: the kernel shows that the peer has the same
+            // user.
+            let is_same_user = matches!(caller.peer, PeerIdentity::SameUser)
+                && caller.routing == Routing::Unrestricted;
+            if is_same_user {
+                Routing::PoolMember
             } else {
                 caller.routing
             }
         };
-        let taken = self.take(number, call, routing, sink);
-        taken.inspect_err(|error| self.setup.gate.decline(error, caller.from))
+        let outcome = self.accept_call(number, call, routing, sink);
+        outcome.inspect_err(|error| {
+            self.setup
+                .authorizer
+                .record_refused_call(error, caller.from)
+        })
     }
 
-    fn is_of_own_pool(&self, call: &v1::Call) -> bool {
-        let member = self
+    fn is_pool_call(&self, call: &v1::Call) -> bool {
+        let membership = self
             .setup
-            .member
+            .membership
             .as_ref()
             .filter(|_| !call.member.is_empty());
-        member.is_some_and(|(key, own)| key.verify(*own, &call.member))
+        membership.is_some_and(|(key, uid)| key.verify(*uid, &call.member))
     }
 
-    fn take(
+    fn accept_call(
         self: &Arc<Self>,
         number: CallId,
         mut call: v1::Call,
@@ -233,14 +242,14 @@ impl Executor {
         let Some(routine) = self.setup.routines.get(&call.routine) else {
             let message = format!(
                 "the worker has no routine '{}'",
-                super::shown(&call.routine)
+                super::escape_name(&call.routine)
             );
             return Err(RpcError::refused(Code::NotFound, message));
         };
         let full = || {
             RpcError::refused(
                 Code::ResourceExhausted,
-                "the worker does not want more just now",
+                "the worker accepts no more calls at the moment",
             )
         };
         let is_full = |in_flight| {
@@ -249,9 +258,9 @@ impl Executor {
                 .is_some_and(|most| in_flight >= most)
         };
         let in_flight = self.calls().running.len();
-        // Asked before the lock is taken: it is a user's function.
+        // Before the lock is taken, because this runs user code.
         let is_wanted = || {
-            Backpressure::allows(WorkerLoad {
+            Backpressure::accepts(WorkerLoad {
                 in_flight,
                 routine: routine.name,
             })
@@ -260,9 +269,16 @@ impl Executor {
             return Err(full());
         }
         let name = routine.name;
-        let poll = self.blocking.watch(name);
-        let to = routing.of(std::mem::take(&mut call.route), &self.setup.proxies);
-        let taken = AcceptedCall::new(routine, encoding, call, to, sink.clone(), poll.clone());
+        let poll = self.blocking.track_call(name);
+        let destination = routing.destination(std::mem::take(&mut call.route), &self.setup.proxies);
+        let accepted = AcceptedCall::new(
+            routine,
+            encoding,
+            call,
+            destination,
+            sink.clone(),
+            poll.clone(),
+        );
         let mut calls = self.calls();
         if calls.is_stopping {
             return Err(RpcError::refused(
@@ -270,25 +286,26 @@ impl Executor {
                 "the worker is stopping",
             ));
         }
-        // Other links may have brought some meanwhile.
+        // Calls of other links may have started meanwhile.
         if is_full(calls.running.len()) {
             return Err(full());
         }
         if calls.running.contains_key(&number) {
             return Err(RpcError::refused(
                 Code::InvalidArgument,
-                "a call of this number is in flight",
+                "a call with this id is already in flight",
             ));
         }
-        // Under the lock: a call that ends at once waits for it, and so is known before it ends.
+        // Under the lock: a call that ends at once waits for the lock, so it is in the table before
+        // it ends.
         let in_flight = InFlight {
             executor: Arc::clone(self),
             number,
         };
-        let abort = if taken.is_plain() {
-            self.start_plain(taken, in_flight, sink)
+        let abort = if accepted.is_plain() {
+            self.spawn_plain(accepted, in_flight, sink)
         } else {
-            self.start(taken, in_flight)
+            self.spawn_async(accepted, in_flight)
         };
         calls.running.insert(
             number,
@@ -306,27 +323,28 @@ impl Executor {
     }
 
     /// Starts an `async fn`.
-    fn start(&self, taken: AcceptedCall, in_flight: InFlight) -> AbortHandle {
-        let running = self.setup.threads.spawn(async move {
+    fn spawn_async(&self, accepted: AcceptedCall, in_flight: InFlight) -> AbortHandle {
+        let running = self.setup.runtime.spawn(async move {
             let _in_flight = in_flight;
-            taken.run().await;
+            accepted.run().await;
         });
         running.abort_handle()
     }
 
-    /// Starts a plain function, or has it wait for a thread, and for its `Ack` to be written where another thread does that.
-    fn start_plain(
+    /// Starts a plain function, or queues it for a permit and, over gRPC, until its `Ack` is
+    /// written.
+    fn spawn_plain(
         &self,
-        taken: AcceptedCall,
+        accepted: AcceptedCall,
         in_flight: InFlight,
         sink: &ReplySink,
     ) -> AbortHandle {
         let run = move |permit: OwnedSemaphorePermit| {
-            taken.run_plain();
+            accepted.run_plain();
             drop((permit, in_flight));
         };
         let plain = Arc::clone(&self.plain);
-        let threads = self.setup.threads.clone();
+        let threads = self.setup.runtime.clone();
         if !sink.is_grpc()
             && let Ok(permit) = Arc::clone(&plain).try_acquire_owned()
         {
@@ -343,44 +361,45 @@ impl Executor {
         self.setup.control.spawn(waiting).abort_handle()
     }
 
-    /// Ends a call that nobody wants any more.
+    /// Cancels a call.
     pub(super) fn cancel(&self, number: CallId) {
         let running = self.calls().running.get(&number).cloned();
         running.iter().for_each(|running| running.abort.abort());
     }
 
-    /// Ends all calls of a link that is gone.
+    /// Cancels all calls of a closed link.
     pub(super) fn cancel_link(&self, link: u64) {
-        let own = self.running(|number| number.link == link);
-        own.iter().for_each(|running| running.abort.abort());
+        let of_link = self.running(|number| number.link == link);
+        of_link.iter().for_each(|running| running.abort.abort());
     }
 
-    fn running(&self, which: impl Fn(&CallId) -> bool) -> Vec<RunningCall> {
+    fn running(&self, matches: impl Fn(&CallId) -> bool) -> Vec<RunningCall> {
         let calls = self.calls();
         calls
             .running
             .iter()
-            .filter(|(number, _)| which(number))
+            .filter(|(number, _)| matches(number))
             .map(|(_, running)| running.clone())
             .collect()
     }
 
-    /// Takes a number of items more of a call. Returns whether that makes sense; of a call that is over, anything does.
-    pub(super) fn allow(&self, number: CallId, items: u32) -> bool {
+    /// Adds credit for items of a call. Returns whether the total is plausible; for a call that has
+    /// ended, always.
+    pub(super) fn add_credit(&self, number: CallId, items: u32) -> bool {
         self.calls()
             .running
             .get(&number)
-            .is_none_or(|running| running.sink.allow(items))
+            .is_none_or(|running| running.sink.add_credit(items))
     }
 
-    /// Takes no more calls. Returns how many are in flight.
-    pub(super) fn stop_taking(&self) -> usize {
+    /// Refuses further calls. Returns the number in flight.
+    pub(super) fn refuse_calls(&self) -> usize {
         let mut calls = self.calls();
         calls.is_stopping = true;
         calls.running.len()
     }
 
-    /// Ends all calls, and says so to who made them. Returns how many.
+    /// Cancels all calls, and tells their callers. Returns how many.
     pub(super) fn cancel_all(&self) -> usize {
         let all = self.running(|_| true);
         for running in &all {
@@ -390,17 +409,18 @@ impl Executor {
         all.len()
     }
 
-    /// Warns of each `async fn` that blocks its thread, once, and has threads of the reserve poll other calls. While all threads are blocked, links are read on
-    /// the control runtime, which runs this: pings are answered, calls cancelled and plain functions started there.
+    /// Warns of each `async fn` that blocks its thread, once, and has reserve threads poll other
+    /// calls. While all threads are blocked, links are read on the control runtime, which runs
+    /// this: there, pings are answered, calls cancelled and plain functions started.
     pub(super) async fn watch_for_blocking(self: Arc<Self>, links: Arc<LinkServer>) {
         let (mut in_flight, mut warned) = (self.in_flight.subscribe(), HashSet::new());
         let ExecutorSetup {
-            threads,
+            runtime,
             control,
             reserve,
             ..
         } = &self.setup;
-        let polling = || threads.metrics().num_workers() - reserve.left();
+        let polling = || runtime.metrics().num_workers() - reserve.parked();
         let enough = polling();
         while in_flight.wait_for(|calls| *calls > 0).await.is_ok() {
             tokio::time::sleep(PERIOD).await;
@@ -410,7 +430,7 @@ impl Executor {
                 calls
                     .running
                     .values()
-                    .filter_map(|running| Some((running.routine, running.poll.look()?)))
+                    .filter_map(|running| Some((running.routine, running.poll.check()?)))
                     .collect()
             };
             for (routine, _) in blocking
@@ -419,30 +439,35 @@ impl Executor {
             {
                 warn!(
                     routine,
-                    "an `async fn` blocks its thread, and delays other calls of this worker: make it a plain `fn`, or use `spawn_blocking` in it"
+                    "an `async fn` blocks its thread and delays other calls: make it a plain `fn`, or use `spawn_blocking` in it"
                 );
             }
-            let kept = blocking
+            let blocked_threads = blocking
                 .iter()
                 .filter(|(_, keeps_thread)| *keeps_thread)
                 .count();
-            reserve.release((enough + kept).saturating_sub(polling()));
-            if kept > 0 {
-                // Wakes a thread that is parked. The one that waited for sockets and timers may be blocked, and the others do not notice.
-                threads.spawn(async {});
+            reserve.release((enough + blocked_threads).saturating_sub(polling()));
+            if blocked_threads > 0 {
+                // Wakes a parked thread. The thread that drove sockets and timers may be the
+                // blocked one, and the others do not notice.
+                runtime.spawn(async {});
             }
-            links.move_to(if kept < polling() { threads } else { control });
+            links.read_on(if blocked_threads < polling() {
+                runtime
+            } else {
+                control
+            });
         }
     }
 
-    /// Waits until nothing is in flight.
-    pub(super) async fn idle(&self) {
+    /// Waits until no call is in flight.
+    pub(super) async fn wait_until_idle(&self) {
         let mut in_flight = self.in_flight.subscribe();
-        // The sender is part of this.
+        // The sender is part of `self`, so the channel cannot close.
         let _ = in_flight.wait_for(|calls| *calls == 0).await;
     }
 
-    pub(super) fn doing(&self) -> ActivityReport {
+    pub(super) fn activity(&self) -> ActivityReport {
         let calls = self.calls();
         let idle = calls
             .idle_since
@@ -455,15 +480,15 @@ impl Executor {
         }
     }
 
-    /// What the worker has done, for the pool that keeps it.
-    pub(super) fn tally(&self) -> CallCounts {
+    /// The worker's counts, for its pool.
+    pub(super) fn call_counts(&self) -> CallCounts {
         let ActivityReport {
             in_flight, taken, ..
-        } = self.doing();
+        } = self.activity();
         CallCounts {
             in_flight: in_flight as u64,
             taken,
-            refused: self.setup.gate.refused(),
+            refused: self.setup.authorizer.refused(),
         }
     }
 
@@ -484,7 +509,8 @@ impl Drop for InFlight {
     }
 }
 
-/// The runtime of routines. To be shut down with `shutdown_background`: a thread that is blocked is not waited for.
+/// Makes the routine runtime. Shut it down with `shutdown_background`, which does not wait for
+/// blocked threads.
 pub(super) fn routine_runtime() -> io::Result<Runtime> {
     let threads = polling_threads() + reserve_threads();
     Builder::new_multi_thread()
@@ -494,12 +520,13 @@ pub(super) fn routine_runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// Threads of the runtime of routines that poll.
+/// Polling threads of the routine runtime.
 fn polling_threads() -> usize {
     cores().max(2)
 }
 
-/// Threads of the runtime of routines that stand by: each that polls may be blocked by a routine of which that was not known.
+/// Parked threads of the routine runtime: each polling thread may be blocked by a routine that is
+/// not known to block.
 pub(super) fn reserve_threads() -> usize {
     polling_threads().max(16)
 }
@@ -527,12 +554,12 @@ mod tests {
         AuthorizedPeer {
             peer: PeerIdentity::SameUser,
             from: None,
-            routing: Routing::Anywhere,
+            routing: Routing::Unrestricted,
         }
     }
 
     #[test]
-    fn no_more_are_taken_than_may_be_however_many_come_at_once() {
+    fn limit_of_calls_holds_under_concurrency() {
         let endless = RoutineFn::Async(|_| Ok(Box::pin(std::future::pending())));
         let routines = Routines::new([Routine {
             name: "endless",
@@ -558,7 +585,7 @@ mod tests {
             let begin = &|link| {
                 at_once.wait();
                 executor
-                    .begin(CallId { link, id: 1 }, call(), &caller(), &sink)
+                    .start_call(CallId { link, id: 1 }, call(), &caller(), &sink)
                     .is_ok()
             };
             let taken = thread::scope(|scope| {
@@ -574,9 +601,10 @@ mod tests {
             executor.cancel_all();
         }
     }
-    /// Calls that come while all are ended: each is either refused, or ended. None is told that it was cancelled and goes on.
+    /// Calls that start while all are cancelled: each is either refused or cancelled. None is
+    /// reported as cancelled and goes on.
     #[test]
-    fn whoever_ends_all_calls_ends_those_that_have_just_come() {
+    fn cancel_all_covers_calls_that_are_just_starting() {
         let endless = RoutineFn::Async(|_| Ok(Box::pin(std::future::pending())));
         let routines = Routines::new([Routine {
             name: "endless",
@@ -608,17 +636,20 @@ mod tests {
                 scope.spawn(|| {
                     at_once.wait();
                     let number = CallId { link: round, id: 1 };
-                    executor.begin(number, call(), &caller(), &sink).unwrap();
+                    executor
+                        .start_call(number, call(), &caller(), &sink)
+                        .unwrap();
                 });
                 at_once.wait();
                 executor.cancel_all();
             });
             executor.cancel_all();
-            let idle =
-                async { tokio::time::timeout(Duration::from_secs(30), executor.idle()).await };
+            let idle = async {
+                tokio::time::timeout(Duration::from_secs(30), executor.wait_until_idle()).await
+            };
             assert!(
                 runtime.block_on(idle).is_ok(),
-                "one goes on in round {round}"
+                "a call goes on in round {round}"
             );
         }
     }
@@ -633,7 +664,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Plain functions that wait for [`OPEN`].
+    /// Plain functions wait for [`OPEN`].
     static OPEN: Semaphore = Semaphore::const_new(0);
     static BEGUN: AtomicU32 = AtomicU32::new(0);
 
@@ -644,7 +675,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_plain_functions_run_at_a_time_than_may() {
+    async fn limit_of_plain_functions_holds() {
         let runtime = routine_runtime().unwrap();
         let setup =
             ExecutorSetup::for_test(named("wait", RoutineFn::Plain(wait)), runtime.handle());
@@ -661,7 +692,7 @@ mod tests {
                 ..v1::Call::default()
             };
             executor
-                .begin(CallId { link: 1, id }, call, &caller(), &sink)
+                .start_call(CallId { link: 1, id }, call, &caller(), &sink)
                 .unwrap();
         }
         let soon = async |begun: u32| {
@@ -672,18 +703,18 @@ mod tests {
             };
             tokio::time::timeout(Duration::from_secs(30), waiting)
                 .await
-                .expect("it begins");
+                .expect("the function begins");
         };
         soon(2).await;
-        assert_eq!(executor.doing().in_flight, 5, "the others wait");
-        // One that waits can be cancelled; what has begun cannot.
+        assert_eq!(executor.activity().in_flight, 5, "the others are queued");
+        // A queued function can be cancelled; one that has begun cannot.
         executor.cancel(CallId { link: 1, id: 4 });
         OPEN.add_permits(2);
         soon(4).await;
         OPEN.add_permits(2);
-        tokio::time::timeout(Duration::from_secs(30), executor.idle())
+        tokio::time::timeout(Duration::from_secs(30), executor.wait_until_idle())
             .await
-            .expect("all end");
+            .expect("all calls end");
         assert_eq!(BEGUN.load(Ordering::SeqCst), 4);
         runtime.shutdown_background();
     }
@@ -703,7 +734,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_async_function_that_blocks_is_named_once() {
+    async fn blocking_async_fn_is_logged_once() {
         use super::super::connection_limiter::ConnectionLimiter;
         let log = raddle_process::testing::LogCapture::start();
         let runtime = routine_runtime().unwrap();
@@ -721,13 +752,13 @@ mod tests {
                 ..v1::Call::default()
             };
             executor
-                .begin(CallId { link: 1, id }, call, &caller(), &sink)
+                .start_call(CallId { link: 1, id }, call, &caller(), &sink)
                 .unwrap();
         }
         let links = LinkServer::new(ConnectionLimiter::new(1, Arc::default()));
-        let said = || log.text().matches("sleeper").count();
+        let warnings = || log.text().matches("sleeper").count();
         let waiting = async {
-            while said() == 0 {
+            while warnings() == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             tokio::time::sleep(5 * PERIOD).await;
@@ -739,14 +770,14 @@ mod tests {
             )
         };
         tokio::select! {
-            _ = watched => unreachable!("it watches for ever"),
-            waited = tokio::time::timeout(Duration::from_secs(30), waiting) => waited.expect("it is named"),
+            _ = watched => unreachable!("`watch_for_blocking` never returns"),
+            waited = tokio::time::timeout(Duration::from_secs(30), waiting) => waited.expect("a warning"),
         }
-        assert_eq!(said(), 1);
+        assert_eq!(warnings(), 1);
         *RELEASED.lock().unwrap() = true;
-        tokio::time::timeout(Duration::from_secs(30), executor.idle())
+        tokio::time::timeout(Duration::from_secs(30), executor.wait_until_idle())
             .await
-            .expect("they end");
+            .expect("all calls end");
         runtime.shutdown_background();
     }
 }

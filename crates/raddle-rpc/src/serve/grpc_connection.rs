@@ -1,4 +1,4 @@
-//! A connection that speaks gRPC, as its server reads and writes it: with an end to how long it may stay.
+//! A gRPC connection, as the tonic server reads and writes it; it can be evicted.
 
 use std::{
     io,
@@ -16,90 +16,91 @@ use tonic::transport::server::Connected;
 
 use super::{
     authorizer::{AuthorizedPeer, PeerOrigin},
-    connection_limiter::{ArrivalClock, ConnectionPermit},
+    connection_limiter::{ActivityClock, EvictableConnection},
 };
 use crate::stream::WorkerStream;
 
-/// What every client of HTTP/2 begins with.
+/// The HTTP/2 client preface.
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection that speaks gRPC.
+/// A gRPC connection.
 pub(super) struct GrpcConnection {
     stream: WorkerStream,
-    visitor: Arc<GrpcPeer>,
-    /// What was read of it at the door, and its server has not seen yet.
+    peer: Arc<GrpcPeer>,
+    /// The part of the preface that the acceptor has read and the server has not.
     preface: &'static [u8],
 }
 
-/// Who has come.
+/// The peer of a gRPC connection.
 pub(super) struct GrpcPeer {
     pub(super) caller: AuthorizedPeer,
-    clock: ArrivalClock,
-    heard: AtomicU64,
-    waits: AtomicUsize,
-    is_leaving: AtomicBool,
-    reader: AtomicWaker,
+    clock: ActivityClock,
+    last_active: AtomicU64,
+    in_flight: AtomicUsize,
+    is_evicted: AtomicBool,
+    reader_waker: AtomicWaker,
 }
 
-/// That somebody waits for an answer, until it is dropped.
-pub(super) struct WaitGuard(Arc<GrpcPeer>);
+/// Counts a request in flight until dropped.
+pub(super) struct RequestGuard(Arc<GrpcPeer>);
 
 impl GrpcConnection {
-    /// Over a connection of which [`PREFACE`] was read.
-    pub(super) fn new(stream: WorkerStream, caller: AuthorizedPeer, clock: ArrivalClock) -> Self {
-        let visitor = GrpcPeer {
+    /// Wraps a stream of which [`PREFACE`] was read.
+    pub(super) fn new(stream: WorkerStream, caller: AuthorizedPeer, clock: ActivityClock) -> Self {
+        let peer = GrpcPeer {
             caller,
-            heard: clock.now().into(),
+            last_active: clock.now().into(),
             clock,
-            waits: AtomicUsize::new(0),
-            is_leaving: AtomicBool::new(false),
-            reader: AtomicWaker::new(),
+            in_flight: AtomicUsize::new(0),
+            is_evicted: AtomicBool::new(false),
+            reader_waker: AtomicWaker::new(),
         };
         Self {
             stream,
-            visitor: Arc::new(visitor),
+            peer: Arc::new(peer),
             preface: PREFACE,
         }
     }
 
-    pub(super) fn visitor(&self) -> &Arc<GrpcPeer> {
-        &self.visitor
+    pub(super) fn peer(&self) -> &Arc<GrpcPeer> {
+        &self.peer
     }
 }
 
 impl GrpcPeer {
-    /// Has it stay until this is dropped.
-    pub(super) fn waits(self: &Arc<Self>) -> WaitGuard {
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        WaitGuard(Arc::clone(self))
+    /// Protects the connection from eviction until the guard is dropped.
+    pub(super) fn track_request(self: &Arc<Self>) -> RequestGuard {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        RequestGuard(Arc::clone(self))
     }
 }
 
-impl Drop for WaitGuard {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.0.waits.fetch_sub(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl ConnectionPermit for GrpcPeer {
-    fn from(&self) -> PeerOrigin {
+impl EvictableConnection for GrpcPeer {
+    fn peer_ip(&self) -> PeerOrigin {
         self.caller.from
     }
 
-    fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    fn last_active(&self) -> u64 {
+        self.last_active.load(Ordering::Relaxed)
     }
 
-    fn make_room(&self) -> bool {
-        // A call that comes at this moment is cut off, and its caller cannot tell whether it had begun: as if the way had broken.
-        let leaves = self.waits.load(Ordering::Relaxed) == 0
-            && !self.is_leaving.swap(true, Ordering::Relaxed);
-        self.reader.wake();
-        leaves
+    fn evict(&self) -> bool {
+        // A call that arrives right now is cut off, and its caller cannot tell whether it had
+        // begun, as with a broken connection.
+        let evicts = self.in_flight.load(Ordering::Relaxed) == 0
+            && !self.is_evicted.swap(true, Ordering::Relaxed);
+        self.reader_waker.wake();
+        evicts
     }
 
-    fn hang_up(&self) {
-        // Its server is told that it has, and lets go of it.
+    fn close(&self) {
+        // The server sees the end of the stream, and closes the connection.
     }
 }
 
@@ -107,7 +108,7 @@ impl Connected for GrpcConnection {
     type ConnectInfo = Arc<GrpcPeer>;
 
     fn connect_info(&self) -> Arc<GrpcPeer> {
-        Arc::clone(&self.visitor)
+        Arc::clone(&self.peer)
     }
 }
 
@@ -118,9 +119,9 @@ impl AsyncRead for GrpcConnection {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        this.visitor.reader.register(cx.waker());
-        if this.visitor.is_leaving.load(Ordering::Relaxed) {
-            // As if it had hung up.
+        this.peer.reader_waker.register(cx.waker());
+        if this.peer.is_evicted.load(Ordering::Relaxed) {
+            // End of stream.
             return Poll::Ready(Ok(()));
         }
         if !this.preface.is_empty() {
@@ -132,9 +133,9 @@ impl AsyncRead for GrpcConnection {
             return Poll::Ready(Ok(()));
         }
         ready!(this.stream.io().poll_read(cx, buf))?;
-        this.visitor
-            .heard
-            .store(this.visitor.clock.now(), Ordering::Relaxed);
+        this.peer
+            .last_active
+            .store(this.peer.clock.now(), Ordering::Relaxed);
         Poll::Ready(Ok(()))
     }
 }

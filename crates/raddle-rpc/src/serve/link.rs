@@ -1,7 +1,8 @@
-//! Many calls over one connection: the worker's side.
+//! The worker's side of links.
 //!
-//! It is read on the threads that `async fn`s run on: a call runs where it was read, without waking another thread. While routines block all of those threads,
-//! links are read on the control runtime (`Executor::watch_for_blocking`).
+//! Links are read on the threads that run `async fn`s: a call runs where it was read, without
+//! waking another thread. While routines block all of those threads, links are read on the control
+//! runtime (`Executor::watch_for_blocking`).
 
 use std::{
     io,
@@ -28,7 +29,7 @@ use tonic::Code;
 
 use super::{
     authorizer::{AuthorizedPeer, PeerOrigin},
-    connection_limiter::{ArrivalClock, ConnectionLimiter, ConnectionPermit},
+    connection_limiter::{ActivityClock, ConnectionLimiter, EvictableConnection},
     executor::{CallId, Executor},
     reply_sink::ReplySink,
 };
@@ -37,136 +38,138 @@ use crate::{
     link::{FEW_CALLS, FlushMode, LinkReader, LinkSocket, LinkWriter, ReadAmount},
 };
 
-/// How long a client may take to hang up when it has been told everything.
-const HANG_UP: Duration = Duration::from_millis(250);
-/// How long a client may read nothing of what waits for it.
-const UNREAD: Duration = Duration::from_secs(30);
-/// Calls of a link in flight at a time. More than any client of ours has.
-const CALLS: usize = 65_536;
-/// How often a link is read before it is the turn of others, if there is always more to read.
-const IN_A_ROW: u32 = 2;
+/// How long a client may take to close after it has received everything.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long a client may read none of its replies.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Calls in flight per link. Honest clients have fewer.
+const MAX_CALLS: usize = 65_536;
+/// Consecutive reads of a busy link before the task yields to others.
+const MAX_CONSECUTIVE_READS: u32 = 2;
 
-/// The links of a worker that are open.
+/// The open links of a worker.
 pub(super) struct LinkServer {
-    pub(super) guests: Arc<ConnectionLimiter>,
+    pub(super) limiter: Arc<ConnectionLimiter>,
     open: Mutex<OpenLinks>,
 }
 
 #[derive(Default)]
 struct OpenLinks {
     links: Vec<Weak<LinkSession>>,
-    /// Those who send what is left to be sent.
+    /// The tasks that send queued replies.
     writers: JoinSet<()>,
-    is_over: bool,
+    is_closed: bool,
 }
 
-/// One of them.
+/// A link to one client.
 pub(super) struct LinkSession {
-    number: u64,
+    id: u64,
     socket: Arc<LinkSocket>,
     writer: Arc<LinkWriter>,
     executor: Arc<Executor>,
     caller: AuthorizedPeer,
-    /// Calls that were taken and not ended.
+    /// Number of calls in flight.
     in_flight: Arc<AtomicUsize>,
-    clock: ArrivalClock,
-    /// When it was last heard.
-    heard: AtomicU64,
+    clock: ActivityClock,
+    /// When data was last received, by the limiter's clock.
+    last_active: AtomicU64,
     reader: Mutex<LinkSessionReader>,
-    /// Nobody wants answers any more.
+    /// The client no longer wants replies.
     ended: Notify,
 }
 
-/// Why nothing more is taken of a link.
+/// Why the worker closes a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkCloseReason {
-    /// The worker ends.
-    Stops,
-    /// Others need the room.
-    Crowded,
+    /// The worker is stopping.
+    Stopping,
+    /// Other connections need the room.
+    Evicted,
 }
 
 struct LinkSessionReader {
-    inbox: LinkReader,
-    /// The task that reads, and the runtime that it is on.
+    decoder: LinkReader,
+    /// The reading task, and its runtime.
     task: Option<(runtime::Id, AbortHandle)>,
-    /// It was told that nothing more is taken, and what it says is passed over.
-    is_leaving: bool,
-    is_over: bool,
+    /// The client was told to leave, and its requests are ignored.
+    is_evicted: bool,
+    is_closed: bool,
 }
 
 impl LinkServer {
-    pub(super) fn new(guests: Arc<ConnectionLimiter>) -> Arc<Self> {
+    pub(super) fn new(limiter: Arc<ConnectionLimiter>) -> Arc<Self> {
         Arc::new(Self {
-            guests,
+            limiter,
             open: Mutex::default(),
         })
     }
 
-    /// Begins to serve a client. To be called where the writer can run: not on a thread that routines can block.
-    pub(super) fn begin(
+    /// Starts serving a client. The writer task runs on the current runtime, which must not be the
+    /// one that routines can block.
+    pub(super) fn start(
         &self,
         socket: LinkSocket,
         caller: AuthorizedPeer,
         executor: &Arc<Executor>,
     ) {
         let socket = Arc::new(socket);
-        let (writer, clock) = (LinkWriter::new(Arc::clone(&socket)), self.guests.clock());
+        let (writer, clock) = (LinkWriter::new(Arc::clone(&socket)), self.limiter.clock());
         let reader = LinkSessionReader {
-            inbox: LinkReader::new(),
+            decoder: LinkReader::new(),
             task: None,
-            is_leaving: false,
-            is_over: false,
+            is_evicted: false,
+            is_closed: false,
         };
         let link = Arc::new(LinkSession {
-            number: executor.new_link(),
+            id: executor.next_link_id(),
             socket,
             writer: Arc::clone(&writer),
             executor: Arc::clone(executor),
             caller,
             in_flight: Arc::default(),
-            heard: clock.now().into(),
+            last_active: clock.now().into(),
             clock,
             reader: Mutex::new(reader),
             ended: Notify::new(),
         });
         let mut open = self.lock();
-        // Nothing of it was read, so that nothing was taken.
-        if open.is_over {
-            return link.leave(LinkCloseReason::Stops);
+        // No request was read, so none was accepted.
+        if open.is_closed {
+            return link.announce_end(LinkCloseReason::Stopping);
         }
-        if !self.guests.admit(&link) {
-            return link.leave(LinkCloseReason::Crowded);
+        if !self.limiter.admit(&link) {
+            return link.announce_end(LinkCloseReason::Evicted);
         }
         open.links.retain(|link| link.strong_count() > 0);
         open.links.push(Arc::downgrade(&link));
         while open.writers.try_join_next().is_some() {}
-        let ending = Arc::clone(&link);
+        let session = Arc::clone(&link);
         open.writers.spawn(async move {
-            match writer.write(UNREAD).await {
-                Err(error) => ending.hang_up_for(&error),
-                // Until the client has hung up: what it has sent and nobody has read would have the system throw away what it has not read.
-                Ok(()) => drop(timeout(HANG_UP, ending.ended.notified()).await),
+            match writer.write(READ_TIMEOUT).await {
+                Err(error) => session.record_disconnect(&error),
+                // Wait until the client has closed. Closing a socket with unread input sends a
+                // reset, which discards replies that the client has not read yet.
+                Ok(()) => drop(timeout(CLOSE_TIMEOUT, session.ended.notified()).await),
             }
-            ending.end();
+            session.cancel_and_close();
         });
         drop(open);
-        link.read_on(&executor.setup.threads);
+        link.read_on(&executor.setup.runtime);
     }
 
-    /// Has all links read by these threads.
-    pub(super) fn move_to(&self, threads: &Handle) {
-        self.all().iter().for_each(|link| link.read_on(threads));
+    /// Has all links read on this runtime.
+    pub(super) fn read_on(&self, runtime: &Handle) {
+        self.all().iter().for_each(|link| link.read_on(runtime));
     }
 
-    /// Ends all links in good order. Returns when everything was sent, or when it has taken too long.
-    pub(super) async fn leave(&self, patience: Duration) {
-        self.lock().is_over = true;
+    /// Closes all links gracefully. Returns when everything was sent, or after `patience`.
+    pub(super) async fn close_all(&self, limit: Duration) {
+        self.lock().is_closed = true;
         self.all()
             .iter()
-            .for_each(|link| link.leave(LinkCloseReason::Stops));
+            .for_each(|link| link.announce_end(LinkCloseReason::Stopping));
         let mut writers = std::mem::take(&mut self.lock().writers);
-        let _ = timeout(patience, async {
+        let _ = timeout(limit, async {
             while writers.join_next().await.is_some() {}
         })
         .await;
@@ -182,87 +185,86 @@ impl LinkServer {
 }
 
 impl LinkSession {
-    /// Has it read by these threads from now on.
-    fn read_on(self: &Arc<Self>, threads: &Handle) {
+    /// Has the link read on this runtime from now on.
+    fn read_on(self: &Arc<Self>, runtime: &Handle) {
         let mut reader = self.lock();
         if reader
             .task
             .as_ref()
-            .is_some_and(|(runtime, _)| *runtime == threads.id())
+            .is_some_and(|(current, _)| *current == runtime.id())
         {
             return;
         }
-        // Ends with the link, or when another takes over.
-        let task = threads.spawn(Arc::clone(self).read()).abort_handle();
-        if let Some((_, before)) = reader.task.replace((threads.id(), task)) {
+        // The task ends with the link, or when it is replaced.
+        let task = runtime.spawn(Arc::clone(self).read()).abort_handle();
+        if let Some((_, before)) = reader.task.replace((runtime.id(), task)) {
             before.abort();
         }
     }
 
     async fn read(self: Arc<Self>) {
         let Ok(readable) = self.socket.readable() else {
-            return self.end();
+            return self.cancel_and_close();
         };
-        let mut in_a_row = 0;
+        let mut consecutive_reads = 0;
         while let Ok(mut ready) = readable.readable().await {
             match self.read_once() {
-                Ok(ReadAmount::Some) => in_a_row += 1,
+                Ok(ReadAmount::Some) => consecutive_reads += 1,
                 Ok(ReadAmount::All) => {
                     ready.clear_ready();
-                    in_a_row = 0;
+                    consecutive_reads = 0;
                 }
                 Ok(ReadAmount::Last) => break,
                 Err(error) => {
-                    self.hang_up_for(&error);
+                    self.record_disconnect(&error);
                     break;
                 }
             }
             drop(ready);
-            // Nobody gets to speak for ever while others want to.
-            if in_a_row == IN_A_ROW {
-                in_a_row = 0;
+            // Yield, so that one busy client does not starve others.
+            if consecutive_reads == MAX_CONSECUTIVE_READS {
+                consecutive_reads = 0;
                 yield_now().await;
             }
-            // Nobody is asked what more it wants who does not take what it has got.
+            // Backpressure: read no more requests while the client does not read its replies.
             if self.writer.is_full() {
                 self.writer.wait_for_room().await;
             }
         }
-        self.end();
+        self.cancel_and_close();
     }
 
     fn read_once(&self) -> io::Result<ReadAmount> {
         let mut reader = self.lock();
-        if reader.is_over {
+        if reader.is_closed {
             return Ok(ReadAmount::Last);
         }
-        self.heard.store(self.clock.now(), Ordering::Relaxed);
+        self.last_active.store(self.clock.now(), Ordering::Relaxed);
         let LinkSessionReader {
-            inbox, is_leaving, ..
+            decoder,
+            is_evicted,
+            ..
         } = &mut *reader;
         let mut frames = 0;
-        inbox.read(&self.socket, |frame| {
-            if *is_leaving {
+        decoder.read(&self.socket, |frame| {
+            if *is_evicted {
                 return Ok(());
             }
             frames += 1;
-            // What comes with many others is answered with them.
-            let haste = if frames <= FEW_CALLS {
+            // Replies to many requests that arrive together are sent together.
+            let mode = if frames <= FEW_CALLS {
                 FlushMode::Now
             } else {
                 FlushMode::Deferred
             };
-            self.hear(frame, haste)
+            self.handle_request(frame, mode)
         })
     }
 
-    fn hear(&self, frame: Frame, haste: FlushMode) -> io::Result<()> {
+    fn handle_request(&self, frame: Frame, mode: FlushMode) -> io::Result<()> {
         let Frame { head, body } = frame;
         let v1::Request { id, what } = v1::Request::decode(head)?;
-        let number = CallId {
-            link: self.number,
-            id,
-        };
+        let call_id = CallId { link: self.id, id };
         match what {
             Some(What::Call(call)) => {
                 let sink = ReplySink::of_link(id, &self.writer, &self.in_flight);
@@ -270,21 +272,21 @@ impl LinkSession {
                     arguments: body,
                     ..call
                 };
-                let begun = self
+                let outcome = self
                     .has_room()
-                    .and_then(|()| self.executor.begin(number, call, &self.caller, &sink));
-                if let Err(error) = begun {
-                    sink.refuse(&error, haste);
+                    .and_then(|()| self.executor.start_call(call_id, call, &self.caller, &sink));
+                if let Err(error) = outcome {
+                    sink.refuse(&error, mode);
                 }
             }
-            Some(What::Credit(items)) if !self.executor.allow(number, items) => {
-                let message = "more credit is given than anybody can need";
+            Some(What::Credit(items)) if !self.executor.add_credit(call_id, items) => {
+                let message = "the client gave more credit than the limit";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
             Some(What::Credit(_)) => {}
-            Some(What::Cancel(_)) => self.executor.cancel(number),
-            Some(What::Ping(_)) => self.say(answer::What::Pong(v1::Pong {}), haste),
-            // Of a later version.
+            Some(What::Cancel(_)) => self.executor.cancel(call_id),
+            Some(What::Ping(_)) => self.send_control(answer::What::Pong(v1::Pong {}), mode),
+            // From a later protocol version.
             None => {}
         }
         Ok(())
@@ -292,23 +294,29 @@ impl LinkSession {
 
     /// Whether one more call may be in flight.
     fn has_room(&self) -> Result<(), RpcError> {
-        if self.in_flight.load(Ordering::Relaxed) <= CALLS {
+        if self.in_flight.load(Ordering::Relaxed) <= MAX_CALLS {
             return Ok(());
         }
-        let message = format!("{CALLS} calls of this link are in flight");
+        let message = format!("the link has {MAX_CALLS} calls in flight");
         let full = RpcError::refused(Code::ResourceExhausted, message);
-        self.executor.setup.gate.decline(&full, self.caller.from);
+        self.executor
+            .setup
+            .authorizer
+            .record_refused_call(&full, self.caller.from);
         Err(full)
     }
 
-    /// Says why it is hung up on.
-    fn hang_up_for(&self, error: &io::Error) {
-        self.executor.setup.gate.hang_up_on(error, self.caller.from);
+    /// Records why the link is closed.
+    fn record_disconnect(&self, error: &io::Error) {
+        self.executor
+            .setup
+            .authorizer
+            .record_disconnect(error, self.caller.from);
     }
 
-    /// Says something that is not of a call.
-    fn say(&self, what: answer::What, haste: FlushMode) {
-        // A client that is gone does not want to know.
+    /// Sends a message that belongs to no call.
+    fn send_control(&self, what: answer::What, mode: FlushMode) {
+        // Fails when the link is closed.
         let _ = self.writer.push(
             0,
             &v1::Answer {
@@ -316,14 +324,14 @@ impl LinkSession {
                 what: Some(what),
             },
             Bytes::new(),
-            haste,
+            mode,
         );
     }
 
-    /// Says that nothing more will come. All that was taken has been answered.
-    fn leave(&self, why: LinkCloseReason) {
+    /// Announces the end. Every accepted call was answered.
+    fn announce_end(&self, reason: LinkCloseReason) {
         let leave = v1::Leave {
-            crowded: why == LinkCloseReason::Crowded,
+            crowded: reason == LinkCloseReason::Evicted,
         };
         self.writer.close(Some(&v1::Answer {
             id: 0,
@@ -331,12 +339,12 @@ impl LinkSession {
         }));
     }
 
-    /// Nobody wants answers any more.
-    fn end(&self) {
-        if std::mem::replace(&mut self.lock().is_over, true) {
+    /// Cancels the link's calls and closes it.
+    fn cancel_and_close(&self) {
+        if std::mem::replace(&mut self.lock().is_closed, true) {
             return;
         }
-        self.executor.cancel_link(self.number);
+        self.executor.cancel_link(self.id);
         self.writer.abandon();
         self.ended.notify_one();
     }
@@ -346,30 +354,30 @@ impl LinkSession {
     }
 }
 
-impl ConnectionPermit for LinkSession {
-    fn from(&self) -> PeerOrigin {
+impl EvictableConnection for LinkSession {
+    fn peer_ip(&self) -> PeerOrigin {
         self.caller.from
     }
 
-    fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    fn last_active(&self) -> u64 {
+        self.last_active.load(Ordering::Relaxed)
     }
 
-    fn make_room(&self) -> bool {
+    fn evict(&self) -> bool {
         let mut reader = self.lock();
-        // Nothing is read meanwhile, so that nothing is taken.
+        // The lock keeps the reader out, so no call arrives meanwhile.
         if self.in_flight.load(Ordering::Relaxed) > 0
-            || std::mem::replace(&mut reader.is_leaving, true)
+            || std::mem::replace(&mut reader.is_evicted, true)
         {
             return false;
         }
         drop(reader);
-        self.leave(LinkCloseReason::Crowded);
+        self.announce_end(LinkCloseReason::Evicted);
         true
     }
 
-    fn hang_up(&self) {
-        self.end();
+    fn close(&self) {
+        self.cancel_and_close();
     }
 }
 

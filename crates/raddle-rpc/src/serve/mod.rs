@@ -1,8 +1,9 @@
-//! The worker's side of calls: a process that serves `raddle.v1.Worker`.
+//! The server side of calls: a worker process that serves `raddle.v1.Worker`.
 //!
-//! It has two runtimes. On the *control* runtime, which has the main thread, are the acceptor, gRPC, health, and the order to stop; no code of a user's
-//! ever runs there. On the *runtime of routines*, which has other threads, are the routines, and the links that bring them: a call runs on the thread
-//! that has read it. `blocking.rs` sees to it that a routine that blocks its thread hardly delays others.
+//! The process has two runtimes. The *control runtime*, on the main thread, runs the acceptor,
+//! gRPC, health and stop requests, and never user code. The *routine runtime*, on other threads,
+//! runs the routines and reads the links: a call runs on the thread that has read it. `blocking.rs`
+//! keeps a routine that blocks its thread from delaying others.
 
 mod acceptor;
 mod authorizer;
@@ -27,14 +28,14 @@ pub use self::{
     process::main_if_asked,
 };
 pub(crate) use self::{
-    config::{ARGUMENT, ASKED, STOP, StartReport, WorkerSettings},
+    config::{ARGUMENT, QUERY_COUNTS, STOP, StartReport, WorkerSettings},
     listener::ListenError,
-    panics::words,
+    panics::panic_message,
     process::has_entered,
 };
 
-/// A name that came from elsewhere, in a message.
-fn shown(name: &str) -> String {
+/// Escapes and shortens a name from outside, for a message.
+fn escape_name(name: &str) -> String {
     name.chars()
         .take(128)
         .flat_map(char::escape_default)

@@ -1,4 +1,5 @@
-//! What is known of a panic: its words travel with it, its place and how it came there do not.
+//! Records where routines panic: a caught panic carries its message, but neither location nor
+//! backtrace.
 
 use std::{any::Any, backtrace::Backtrace, cell::RefCell, panic};
 
@@ -7,45 +8,46 @@ use raddle_wire::v1::{self, exception::Kind};
 use super::reply_sink::exception;
 
 thread_local! {
-    /// Where the last panic of this thread was, and how it came there.
-    static LAST: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
+    /// Location and backtrace of this thread's last panic.
+    static LAST_PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
 }
 
-/// The longest backtrace that is sent.
-const LONGEST: usize = 16 * 1024;
+/// Longest backtrace that is sent.
+const MAX_BACKTRACE: usize = 16 * 1024;
 
-/// Notes panics from now on. They are also shown, as ever.
-pub(super) fn watch() {
-    let shown = panic::take_hook();
+/// Installs a panic hook that records panics, and then calls the previous hook.
+pub(super) fn install_hook() {
+    let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        let place = info
+        let location = info
             .location()
-            .map_or_else(|| "an unknown place".to_owned(), ToString::to_string);
-        // Taken whatever the environment says: a caller in another process has no debugger here.
+            .map_or_else(|| "unknown location".to_owned(), ToString::to_string);
+        // Captured regardless of `RUST_BACKTRACE`: the caller is in another process, without a
+        // debugger here.
         let mut backtrace = Backtrace::force_capture().to_string();
-        backtrace.truncate(backtrace.floor_char_boundary(LONGEST));
-        LAST.with_borrow_mut(|last| *last = Some((place, backtrace)));
-        shown(info);
+        backtrace.truncate(backtrace.floor_char_boundary(MAX_BACKTRACE));
+        LAST_PANIC.with_borrow_mut(|last| *last = Some((location, backtrace)));
+        previous(info);
     }));
 }
 
-/// A panic that was caught on this thread, for whoever called.
-pub(super) fn caught(thrown: &(dyn Any + Send)) -> v1::Exception {
-    let message = words(thrown);
-    let (place, backtrace) = LAST
+/// Converts a panic that was caught on this thread into an exception for the caller.
+pub(super) fn exception_of_panic(thrown: &(dyn Any + Send)) -> v1::Exception {
+    let message = panic_message(thrown);
+    let (location, backtrace) = LAST_PANIC
         .take()
-        .unwrap_or_else(|| ("an unknown place".into(), String::new()));
+        .unwrap_or_else(|| ("unknown location".into(), String::new()));
     v1::Exception {
         message,
-        place,
+        place: location,
         backtrace,
         ..exception(Kind::Panicked)
     }
 }
 
-/// What was said with a panic.
-pub(crate) fn words(thrown: &(dyn Any + Send)) -> String {
+/// The message of a panic.
+pub(crate) fn panic_message(thrown: &(dyn Any + Send)) -> String {
     let text = thrown.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| thrown.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "without a word".into())
+        .unwrap_or_else(|| "no message".into())
 }

@@ -1,4 +1,4 @@
-//! A worker's process, from its first line to its last.
+//! The worker process: start, serve, stop.
 
 use std::{
     fs::File,
@@ -30,7 +30,7 @@ use super::{
     acceptor::Acceptor,
     authorizer::Authorizer,
     blocking::ReserveThreads,
-    config::{ARGUMENT, ASKED, EncodedSeconds, STOP, StartReport, WorkerSettings},
+    config::{ARGUMENT, EncodedSeconds, QUERY_COUNTS, STOP, StartReport, WorkerSettings},
     connection_limiter::ConnectionLimiter,
     executor::{Executor, ExecutorSetup, reserve_threads, routine_runtime},
     link::LinkServer,
@@ -44,25 +44,27 @@ use crate::{
     stream::{CONNECTION_WINDOW, GRPC, LINK, MAX_MESSAGE, STREAM_WINDOW},
 };
 
-/// How long the server may take to end when its calls and links have: for what was answered to be sent, to clients that take their time.
-const FAREWELL: Duration = Duration::from_millis(1500);
-/// Streams at a time in a connection. More than any client has calls at a time: a client that meets this limit takes the worker for broken.
-const STREAMS: u32 = 65_536;
-/// The largest piece that a client may send at a time.
-const FRAME: u32 = 1024 * 1024;
-/// How often a client that says nothing is asked whether it is there, and how long it may take to say so.
+/// How long the gRPC server and the links may take to send the last replies to slow clients.
+const STOP_TIMEOUT: Duration = Duration::from_millis(1500);
+/// HTTP/2 streams per connection. More than any client has calls: a client that meets this limit
+/// takes the worker for broken.
+const MAX_STREAMS: u32 = 65_536;
+/// Largest HTTP/2 frame.
+const MAX_FRAME: u32 = 1024 * 1024;
+/// HTTP/2 keep-alive interval and timeout.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// The longest line of settings.
-const LONGEST: u64 = 1024 * 1024;
+/// Longest settings line.
+const MAX_SETTINGS: u64 = 1024 * 1024;
 
-/// What is logged, unless something else is asked for.
-const LEVEL: &str = "warn";
+/// Default log level.
+const DEFAULT_LOG_LEVEL: &str = "warn";
 
-/// That this program begins with `main_if_asked`, so that it can be a worker.
+/// `main_if_asked` has run, so this program can become a worker.
 static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Becomes a worker, if this process was started to be one: then it does not return. `version` is the program's, for [`WorkerMetadata::version`]. To be
-/// called first thing in `main`, while there is one thread; `#[raddle::main]` does.
+/// Becomes a worker if this process was started as one, and then does not return. `version` is that
+/// of the program, for [`WorkerMetadata::version`]. Call this first in `main`, while there is one
+/// thread; `#[raddle::main]` does so.
 pub fn main_if_asked(version: &str) {
     HAS_ENTERED.store(true, Ordering::Relaxed);
     if std::env::args_os()
@@ -72,65 +74,68 @@ pub fn main_if_asked(version: &str) {
         let code = match run(version) {
             Ok(()) => 0,
             Err(error) => {
-                let _ = writeln!(io::stderr(), "raddle: the worker cannot go on: {error}");
+                let _ = writeln!(io::stderr(), "raddle: the worker failed: {error}");
                 125
             }
         };
-        // What is blocked in a thread of a routine is not waited for.
+        // Exits without waiting for threads that a routine blocks.
         std::process::exit(code)
     }
 }
 
-/// Whether this program can be a worker.
+/// Whether this program can become a worker.
 pub(crate) fn has_entered() -> bool {
     HAS_ENTERED.load(Ordering::Relaxed)
 }
 
 fn run(version: &str) -> io::Result<()> {
-    let leash = take_leash()?;
+    let parent_link = take_parent_link()?;
     let mut line = String::new();
-    BufReader::new(&leash).take(LONGEST).read_line(&mut line)?;
+    BufReader::new(&parent_link)
+        .take(MAX_SETTINGS)
+        .read_line(&mut line)?;
     let settings: WorkerSettings = serde_json::from_str(&line).map_err(|error| {
         io::Error::other(format!(
-            "only a pool can start a worker, and this is no pool's word: {error}"
+            "invalid worker settings, and only a pool can start a worker: {error}"
         ))
     })?;
     title::init();
-    settings.show("starting");
+    settings.set_title("starting");
     settings
         .process
         .log
         .clone()
-        .unwrap_or_else(|| Log::of_environment(LEVEL))
+        .unwrap_or_else(|| Log::of_environment(DEFAULT_LOG_LEVEL))
         .start();
-    panics::watch();
+    panics::install_hook();
     raddle_process::check_descriptors()?;
     let control = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let routines = routine_runtime()?;
     routines.block_on(run_startup()).map_err(io::Error::other)?;
-    let served = control.block_on(serve(&settings, version, &leash, routines.handle()));
+    let served = control.block_on(serve(&settings, version, &parent_link, routines.handle()));
     for failure in routines.block_on(run_shutdown()) {
         tracing::error!("{failure}");
     }
-    // A thread that is blocked is not waited for.
+    // Does not wait for blocked threads.
     routines.shutdown_background();
     served
 }
 
-/// The socket that the pool holds the other end of, out of the way of routines that read their input.
-fn take_leash() -> io::Result<File> {
-    let leash = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3)?;
+/// Takes the parent link from standard input, and replaces that by `/dev/null`, so that routines
+/// cannot read the link.
+fn take_parent_link() -> io::Result<File> {
+    let parent_link = rustix::io::fcntl_dupfd_cloexec(io::stdin().as_fd(), 3)?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    Ok(File::from(leash))
+    Ok(File::from(parent_link))
 }
 
-/// Where the pool hears from its worker. More than one thread has something to say.
+/// The sending end of the parent link. Several threads report.
 struct PoolChannel(Mutex<File>);
 
 impl PoolChannel {
-    fn tell(&self, report: &StartReport) -> io::Result<()> {
+    fn send(&self, report: &StartReport) -> io::Result<()> {
         let mut line = serde_json::to_vec(report)?;
         line.push(b'\n');
         self.0
@@ -143,11 +148,11 @@ impl PoolChannel {
 async fn serve(
     settings: &WorkerSettings,
     version: &str,
-    leash: &File,
+    parent_link: &File,
     threads: &Handle,
 ) -> io::Result<()> {
     let process = &settings.process;
-    let pool = Arc::new(PoolChannel(Mutex::new(leash.try_clone()?)));
+    let pool = Arc::new(PoolChannel(Mutex::new(parent_link.try_clone()?)));
     let bound = async {
         let address: Address = process
             .address
@@ -178,17 +183,17 @@ async fn serve(
     let (routines, listener, address, tls, credentials) = match bound.await {
         Ok(bound) => bound,
         Err(error) => {
-            pool.tell(&StartReport::Failed(error))?;
+            pool.send(&StartReport::Failed(error))?;
             return Ok(());
         }
     };
-    let gate = Arc::new(Authorizer::new(process.allow.clone()));
+    let authorizer = Arc::new(Authorizer::new(process.allow.clone()));
     let executor = Executor::new(ExecutorSetup {
         routines,
-        threads: threads.clone(),
+        runtime: threads.clone(),
         reserve: ReserveThreads::new(threads, reserve_threads()),
         control: Handle::current(),
-        // Routines that call others do it as this worker.
+        // Nested calls are made under the identity of this worker.
         proxies: NestedProxies::new(
             process.proxy_pool_ttl,
             NestedIdentity {
@@ -197,8 +202,8 @@ async fn serve(
             },
             threads,
         ),
-        member: settings.pool_key.clone().map(|key| (key, process.uid)),
-        gate: Arc::clone(&gate),
+        membership: settings.pool_key.clone().map(|key| (key, process.uid)),
+        authorizer: Arc::clone(&authorizer),
         max_blocking: process.max_blocking,
         max_in_flight: process.max_in_flight,
     });
@@ -216,40 +221,49 @@ async fn serve(
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
     );
-    // These end with the process.
-    let links = LinkServer::new(ConnectionLimiter::within_limits(Arc::clone(&gate)));
-    tokio::spawn(Arc::clone(&gate).tell_of_the_rest());
+    // These tasks end with the process.
+    let links = LinkServer::new(ConnectionLimiter::within_limits(Arc::clone(&authorizer)));
+    tokio::spawn(Arc::clone(&authorizer).log_suppressed());
     tokio::spawn(Arc::clone(&executor).watch_for_blocking(Arc::clone(&links)));
-    tokio::spawn(obey(signals, Arc::clone(&executor)));
-    let (leash, told, counted) = (leash.try_clone()?, Arc::clone(&pool), Arc::clone(&executor));
-    let answer = move || told.tell(&StartReport::Done(counted.tally()));
+    tokio::spawn(handle_signals(signals, Arc::clone(&executor)));
+    let (parent_link, reporter, counted) = (
+        parent_link.try_clone()?,
+        Arc::clone(&pool),
+        Arc::clone(&executor),
+    );
+    let answer = move || reporter.send(&StartReport::Counts(counted.call_counts()));
     let (stopping, control) = (Arc::clone(&executor), Handle::current());
-    // The pool may stop its worker whatever the worker's rules say, and may become impatient.
+    // The pool may stop its worker whatever the allow rules say, and may ask again with a shorter
+    // timeout.
     let stop = move |timeout| {
         let executor = Arc::clone(&stopping);
-        // Ends with the process.
+        // The task ends with the process.
         drop(control.spawn(async move { executor.stop(timeout).await }));
     };
     thread::Builder::new()
-        .name("leash".into())
-        .spawn(move || end_with_the_pool(leash, answer, stop))?;
+        .name("parent-link".into())
+        .spawn(move || serve_parent_link(parent_link, answer, stop))?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<WorkerServer<WorkerService>>().await;
-    tokio::spawn(say_so(Arc::clone(&executor), settings.clone(), health));
+    tokio::spawn(show_stopping(
+        Arc::clone(&executor),
+        settings.clone(),
+        health,
+    ));
     let clients = Acceptor {
         links: Arc::clone(&links),
         executor: Arc::clone(&executor),
         tls,
     }
-    .open(listener);
-    let announced = move |request: Request<Body>| {
-        let gate = Arc::clone(&gate);
-        request.map(|body| Body::new(LimitedBody::new(body, gate)))
+    .start(listener);
+    let limit_body = move |request: Request<Body>| {
+        let authorizer = Arc::clone(&authorizer);
+        request.map(|body| Body::new(LimitedBody::new(body, authorizer)))
     };
     let service = WorkerService {
         executor: Arc::clone(&executor),
         metadata: metadata.clone(),
-        began: Instant::now(),
+        started: Instant::now(),
     };
     let service = WorkerServer::new(service)
         .max_decoding_message_size(MAX_MESSAGE)
@@ -257,52 +271,52 @@ async fn serve(
     let server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(STREAMS)
-        // Large arguments come in few pieces.
-        .max_frame_size(FRAME)
-        // Who cancels a great deal is not out to harm anybody.
-        .http2_max_pending_accept_reset_streams(Some(STREAMS as usize))
-        // Who does not even answer whether it is there is not.
+        .max_concurrent_streams(MAX_STREAMS)
+        // So that large arguments arrive in few frames.
+        .max_frame_size(MAX_FRAME)
+        // A client that cancels many calls is not an attacker.
+        .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
+        // Closes connections whose client does not answer keep-alive pings.
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE))
-        .layer(MapRequestLayer::new(announced))
+        .layer(MapRequestLayer::new(limit_body))
         .add_service(health_service)
         .add_service(service)
-        .serve_with_incoming_shutdown(clients, executor.over());
-    let ending_links = async {
-        executor.over().await;
-        links.leave(FAREWELL).await;
+        .serve_with_incoming_shutdown(clients, executor.wait_until_stopped());
+    let closing_links = async {
+        executor.wait_until_stopped().await;
+        links.close_all(STOP_TIMEOUT).await;
     };
-    // Before anybody knows where to look.
-    settings.show("listening");
-    pool.tell(&StartReport::Serving(Box::new(metadata)))?;
-    let ending = async {
-        executor.over().await;
-        tokio::time::sleep(FAREWELL).await;
+    // Before the pool publishes the address.
+    settings.set_title("listening");
+    pool.send(&StartReport::Serving(Box::new(metadata)))?;
+    let stop_deadline = async {
+        executor.wait_until_stopped().await;
+        tokio::time::sleep(STOP_TIMEOUT).await;
     };
     let outcome = tokio::select! {
-        (served, ()) = async { tokio::join!(server, ending_links) } => served.map_err(io::Error::other),
-        () = ending => Ok(()),
+        (served, ()) = async { tokio::join!(server, closing_links) } => served.map_err(io::Error::other),
+        () = stop_deadline => Ok(()),
     };
-    // For those who keep count. Nobody else can say it any more.
-    let _ = pool.tell(&StartReport::Done(executor.tally()));
+    // The final counts: the worker cannot be queried any more.
+    let _ = pool.send(&StartReport::Counts(executor.call_counts()));
     if let Address::Unix(path) = &address {
         let _ = std::fs::remove_file(path);
     }
     outcome
 }
 
-/// Shows whoever looks that the worker takes no more calls.
-async fn say_so(executor: Arc<Executor>, settings: WorkerSettings, health: HealthReporter) {
-    executor.stopping().await;
-    settings.show("stopping");
+/// Shows in title and health check that the worker refuses calls.
+async fn show_stopping(executor: Arc<Executor>, settings: WorkerSettings, health: HealthReporter) {
+    executor.wait_until_stopping().await;
+    settings.set_title("stopping");
     health
         .set_not_serving::<WorkerServer<WorkerService>>()
         .await;
 }
 
-/// SIGTERM cancels what is in flight; SIGINT waits for it, unless it comes again.
-async fn obey((mut terminate, mut interrupt): (Signal, Signal), executor: Arc<Executor>) {
+/// SIGTERM cancels the calls in flight; SIGINT waits for them, unless there is a second one.
+async fn handle_signals((mut terminate, mut interrupt): (Signal, Signal), executor: Arc<Executor>) {
     let timeout = tokio::select! {
         _ = terminate.recv() => 0.0,
         _ = interrupt.recv() => -1.0,
@@ -314,23 +328,29 @@ async fn obey((mut terminate, mut interrupt): (Signal, Signal), executor: Arc<Ex
     }
 }
 
-/// Answers the pool that this process was started for, and ends it as soon as that is gone. A thread of its own: nothing can hold it up.
-fn end_with_the_pool(mut leash: File, answer: impl Fn() -> io::Result<()>, stop: impl Fn(f64)) {
-    let mut word = [0];
+/// Serves the parent link, and kills this process group when the pool closes the link or dies. Runs
+/// on its own thread, so that nothing can delay it.
+fn serve_parent_link(
+    mut parent_link: File,
+    answer: impl Fn() -> io::Result<()>,
+    stop: impl Fn(f64),
+) {
+    let mut command = [0];
     loop {
-        match leash.read(&mut word) {
-            Ok(1) if word == [STOP] => {
+        match parent_link.read(&mut command) {
+            Ok(1) if command == [STOP] => {
                 let mut seconds = EncodedSeconds::default();
-                // What is torn is the end of it, which is seen at the next look.
-                if leash.read_exact(&mut seconds).is_ok() {
+                // An incomplete request is followed by the end of the link, which the next read
+                // sees.
+                if parent_link.read_exact(&mut seconds).is_ok() {
                     stop(f64::from_be_bytes(seconds));
                 }
             }
-            // If it cannot be told, it is gone, which is seen at the next look.
-            Ok(1) if word == [ASKED] => drop(answer()),
+            // Fails when the pool is gone, which the next read sees.
+            Ok(1) if command == [QUERY_COUNTS] => drop(answer()),
             Ok(1) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // And with it all that routines have started.
+            // Includes the processes that routines have started.
             _ => {
                 let _ = rustix::process::kill_current_process_group(rustix::process::Signal::KILL);
                 std::process::abort()

@@ -1,4 +1,4 @@
-//! Where what comes of a call goes.
+//! Sends the replies of a call.
 
 use std::sync::{
     Arc, Once,
@@ -18,29 +18,30 @@ use crate::{
     stream::MAX_VALUE,
 };
 
-/// The longest message of an error that is sent.
-const LONGEST: usize = 256 * 1024;
+/// Longest error message that is sent.
+const MAX_ERROR_LEN: usize = 256 * 1024;
 
-/// Where what comes of one call goes.
+/// Sends the replies of one call.
 #[derive(Clone)]
 pub(super) struct ReplySink(Arc<ReplySinkInner>);
 
 struct ReplySinkInner {
-    to: SinkTarget,
+    target: SinkTarget,
     credit: Semaphore,
-    /// Done when the `Ack` has been sent.
+    /// Completed when the `Ack` was sent.
     ack: Once,
-    /// The transport has the `Ack`.
+    /// The transport has written the `Ack`.
     ack_written: Notify,
 }
 
 enum SinkTarget {
     Link(LinkSink),
-    /// Who called by `Dispatch`. What bounds it is the credit, which is given back as it is read.
+    /// A gRPC stream. Unbounded, because the credit, which is given back as the client reads,
+    /// bounds it.
     Grpc(UnboundedSender<(What, Bytes)>),
 }
 
-/// The call of this number of a link, which has so many in flight.
+/// A call of a link.
 struct LinkSink {
     id: u64,
     writer: Arc<LinkWriter>,
@@ -58,35 +59,37 @@ impl ReplySink {
         }))
     }
 
-    /// For a call by gRPC, which has its own stream.
+    /// For a gRPC call.
     pub(super) fn of_grpc(to: UnboundedSender<(What, Bytes)>) -> Self {
         Self::new(SinkTarget::Grpc(to))
     }
 
-    fn new(to: SinkTarget) -> Self {
+    fn new(target: SinkTarget) -> Self {
         let credit = Semaphore::new(CREDIT_WINDOW as usize);
         Self(Arc::new(ReplySinkInner {
-            to,
+            target,
             credit,
             ack: Once::new(),
             ack_written: Notify::new(),
         }))
     }
 
-    /// Lets so many more items be sent. Returns whether that makes sense.
-    pub(super) fn allow(&self, items: u32) -> bool {
-        let is_sense = self.0.credit.available_permits() + items as usize <= MAX_CREDIT as usize;
-        if is_sense {
+    /// Adds credit from the client. Returns whether the total is plausible.
+    pub(super) fn add_credit(&self, items: u32) -> bool {
+        let is_plausible =
+            self.0.credit.available_permits() + items as usize <= MAX_CREDIT as usize;
+        if is_plausible {
             self.0.credit.add_permits(items as usize);
         }
-        is_sense
+        is_plausible
     }
 
-    /// Says that the call was taken, and waits until the transport has that, or the client is gone. Called before the first poll of the routine: of a
-    /// worker that dies in there, the caller knows that the routine may have begun.
+    /// Sends the `Ack`, and waits until the transport has written it, or the client is gone. Called
+    /// before the routine is first polled: if the worker dies in the routine, the caller knows that
+    /// it may have begun.
     pub(super) async fn ack(&self) {
         self.send_ack();
-        if let SinkTarget::Grpc(to) = &self.0.to {
+        if let SinkTarget::Grpc(to) = &self.0.target {
             tokio::select! {
                 () = self.0.ack_written.notified() => {}
                 () = to.closed() => {}
@@ -94,29 +97,30 @@ impl ReplySink {
         }
     }
 
-    /// The transport has the `Ack`.
-    pub(super) fn ack_is_written(&self) {
+    /// Records that the transport has written the `Ack`.
+    pub(super) fn record_ack_written(&self) {
         self.0.ack_written.notify_one();
     }
 
-    /// Whether another thread sends what comes of the call.
+    /// Whether the replies are written by another thread.
     pub(super) fn is_grpc(&self) -> bool {
-        matches!(self.0.to, SinkTarget::Grpc(_))
+        matches!(self.0.target, SinkTarget::Grpc(_))
     }
 
-    /// Says that the call was taken, if nothing has said so. `Once` makes a second thread wait for the first, so that nothing overtakes the `Ack`.
+    /// Sends the `Ack` once. `Once` makes a second thread wait for the first, so that nothing
+    /// overtakes the `Ack`.
     pub(super) fn send_ack(&self) {
         self.0
             .ack
             .call_once(|| self.send_in(FlushMode::Now, What::Ack(v1::Ack {}), Bytes::new()));
     }
 
-    /// An item. Waits until the client has room for it, and has read some of what it was sent before.
+    /// Sends an item of a stream. Waits for credit, and while the link's writer is full.
     pub(super) async fn item(&self, item: Vec<u8>) {
         if let Ok(permit) = self.0.credit.acquire_many(item_weight(item.len())).await {
             permit.forget();
         }
-        if let SinkTarget::Link(LinkSink { writer, .. }) = &self.0.to
+        if let SinkTarget::Link(LinkSink { writer, .. }) = &self.0.target
             && writer.is_full()
         {
             writer.wait_for_room().await;
@@ -124,20 +128,20 @@ impl ReplySink {
         self.value(item, What::Item(v1::Item {}));
     }
 
-    /// The end of a stream.
+    /// Sends the end of a stream.
     pub(super) fn end(&self) {
         self.send(What::End(v1::End {}), Bytes::new());
     }
 
-    /// The end of a function.
+    /// Sends the result of a function.
     pub(super) fn outcome(&self, outcome: RoutineOutcome) {
         match outcome {
-            Ok(answer) => self.value(bytes(answer), What::Result(v1::Outcome {})),
+            Ok(answer) => self.value(into_bytes(answer), What::Result(v1::Outcome {})),
             Err(failure) => self.failure(failure),
         }
     }
 
-    /// The end of anything that failed.
+    /// Sends a failure, which ends the call.
     pub(super) fn failure(&self, failure: RoutineFailure) {
         match failure {
             RoutineFailure::Unfit(_) => {
@@ -148,7 +152,7 @@ impl ReplySink {
             }
             RoutineFailure::Failed { message, value } => {
                 let value = value
-                    .map(bytes)
+                    .map(into_bytes)
                     .filter(|value| value.len() <= MAX_VALUE)
                     .unwrap_or_default();
                 self.exception(v1::Exception {
@@ -166,58 +170,55 @@ impl ReplySink {
         }
     }
 
-    /// The end, otherwise.
+    /// Sends an exception, which ends the call.
     pub(super) fn exception(&self, mut exception: v1::Exception) {
         let value = std::mem::take(&mut exception.value);
-        exception.message = shortened(exception.message);
+        exception.message = shorten(exception.message);
         self.send(What::Exception(exception), value);
     }
 
-    /// It is not taken. In haste only if nobody else is kept waiting by that.
-    pub(super) fn refuse(&self, error: &RpcError, haste: FlushMode) {
-        let (code, message) = (error.code as i32, shortened(error.message.clone()));
+    /// Refuses the call.
+    pub(super) fn refuse(&self, error: &RpcError, mode: FlushMode) {
+        let (code, message) = (error.code as i32, shorten(error.message.clone()));
         let refusal = v1::Refusal {
             code,
             message,
             encodings: encoding::numbers(&error.encodings),
         };
-        self.send_in(haste, What::Refusal(refusal), Bytes::new());
+        self.send_in(mode, What::Refusal(refusal), Bytes::new());
     }
 
-    /// A value, if it is not too large for any message.
+    /// Sends a value, or an exception if the value is too large.
     fn value(&self, value: Vec<u8>, what: What) {
         if value.len() <= MAX_VALUE {
             return self.send(what, value.into());
         }
-        let message = format!(
-            "it has {} bytes, and at most {MAX_VALUE} can be sent",
-            value.len()
-        );
+        let message = format!("it has {} bytes, and the limit is {MAX_VALUE}", value.len());
         self.failure(RoutineFailure::Unwritable(message));
     }
 
-    /// Sends something of a call that was taken. The `Ack` comes first, whatever it is.
+    /// Sends a reply of an accepted call, after the `Ack`.
     fn send(&self, what: What, body: Bytes) {
         self.send_ack();
         self.send_in(FlushMode::Now, what, body);
     }
 
-    fn send_in(&self, haste: FlushMode, what: What, body: Bytes) {
-        match &self.0.to {
-            SinkTarget::Link(link) => link.send(haste, what, body),
-            // A client that is gone needs no answer.
+    fn send_in(&self, mode: FlushMode, what: What, body: Bytes) {
+        match &self.0.target {
+            SinkTarget::Link(link) => link.send(mode, what, body),
+            // The receiver is dropped when the client is gone.
             SinkTarget::Grpc(to) => drop(to.send((what, body))),
         }
     }
 }
 
 impl LinkSink {
-    fn send(&self, haste: FlushMode, what: What, body: Bytes) {
-        // Items come one after the other, as fast as they can.
-        let is_alone =
+    fn send(&self, mode: FlushMode, what: What, body: Bytes) {
+        // Items of a stream follow each other quickly, so they are gathered.
+        let is_urgent =
             self.in_flight.load(Ordering::Relaxed) <= FEW_CALLS && !matches!(what, What::Item(_));
-        let haste = if is_alone { haste } else { FlushMode::Deferred };
-        // As above.
+        let mode = if is_urgent { mode } else { FlushMode::Deferred };
+        // Fails when the link is closed.
         let _ = self.writer.push(
             self.id,
             &v1::Answer {
@@ -225,7 +226,7 @@ impl LinkSink {
                 what: Some(what),
             },
             body,
-            haste,
+            mode,
         );
     }
 }
@@ -236,13 +237,13 @@ impl Drop for LinkSink {
     }
 }
 
-/// A message may quote what it is about, which may be larger than any head.
-fn shortened(mut message: String) -> String {
-    message.truncate(message.floor_char_boundary(LONGEST));
+/// Shortens an error message, which may quote large input, so that it fits a frame's head.
+fn shorten(mut message: String) -> String {
+    message.truncate(message.floor_char_boundary(MAX_ERROR_LEN));
     message
 }
 
-/// One of this kind, about which nothing else is to be said.
+/// An exception of this kind without details.
 pub(super) fn exception(kind: Kind) -> v1::Exception {
     v1::Exception {
         kind: kind.into(),
@@ -250,8 +251,8 @@ pub(super) fn exception(kind: Kind) -> v1::Exception {
     }
 }
 
-/// Calls are asked, and so answered, in bytes.
-fn bytes(answer: RoutineOutput) -> Vec<u8> {
+/// Calls produce bytes; JSON is for tasks.
+fn into_bytes(answer: RoutineOutput) -> Vec<u8> {
     match answer {
         RoutineOutput::Bytes(bytes) => bytes,
         RoutineOutput::Json(_) => Vec::new(),

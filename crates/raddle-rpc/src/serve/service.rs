@@ -1,4 +1,4 @@
-//! The gRPC service: what each request comes to.
+//! The gRPC service `raddle.v1.Worker`.
 
 use std::{
     pin::Pin,
@@ -23,35 +23,35 @@ use tonic::{Request, Response, Status};
 
 use super::{
     executor::{ActivityReport, CallId, Executor},
-    grpc_connection::{GrpcPeer, WaitGuard},
+    grpc_connection::{GrpcPeer, RequestGuard},
     reply_sink::ReplySink,
 };
 use crate::{RpcError, link::item_weight};
 
-/// Serves one worker.
+/// Serves the gRPC requests of one worker.
 pub(super) struct WorkerService {
     pub(super) executor: Arc<Executor>,
     pub(super) metadata: WorkerMetadata,
-    pub(super) began: Instant,
+    pub(super) started: Instant,
 }
 
 impl WorkerService {
-    /// Whether whoever has sent this may do this.
+    /// Whether the sender of the request may perform the action.
     fn check<T>(&self, request: &Request<T>, action: Action<'_>) -> Result<Arc<GrpcPeer>, Status> {
-        let visitor = visitor(request)?;
+        let peer = peer_of(request)?;
         self.executor
             .setup
-            .gate
-            .check(&visitor.caller, action)
+            .authorizer
+            .check(&peer.caller, action)
             .map_err(|error| status(&error))?;
-        Ok(visitor)
+        Ok(peer)
     }
 }
 
-/// Who has sent this. A connection that nothing is known of could be anybody's.
-fn visitor<T>(request: &Request<T>) -> Result<Arc<GrpcPeer>, Status> {
+/// The peer that has sent the request.
+fn peer_of<T>(request: &Request<T>) -> Result<Arc<GrpcPeer>, Status> {
     let known = request.extensions().get::<Arc<GrpcPeer>>().cloned();
-    known.ok_or_else(|| Status::permission_denied("nobody knows who has sent this"))
+    known.ok_or_else(|| Status::permission_denied("the connection has no known peer"))
 }
 
 type GrpcReplies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -64,25 +64,25 @@ impl Worker for WorkerService {
         &self,
         request: Request<v1::Call>,
     ) -> Result<Response<Self::DispatchStream>, Status> {
-        let visitor = visitor(&request)?;
-        let (send, answers) = mpsc::unbounded_channel();
+        let peer = peer_of(&request)?;
+        let (send, replies) = mpsc::unbounded_channel();
         let number = CallId {
-            link: self.executor.new_link(),
+            link: self.executor.next_link_id(),
             id: 0,
         };
         let sink = ReplySink::of_grpc(send);
-        let begun = self
+        let accepted = self
             .executor
-            .begin(number, request.into_inner(), &visitor.caller, &sink);
-        begun.map_err(|error| status(&error))?;
+            .start_call(number, request.into_inner(), &peer.caller, &sink);
+        accepted.map_err(|error| status(&error))?;
         let executor = Arc::clone(&self.executor);
         Ok(Response::new(Box::pin(DispatchStream {
             executor,
             number,
             sink,
-            answers,
-            _waits: visitor.waits(),
-            is_over: false,
+            replies,
+            _guard: peer.track_request(),
+            is_finished: false,
         })))
     }
 
@@ -90,13 +90,13 @@ impl Worker for WorkerService {
         &self,
         request: Request<v1::StopRequest>,
     ) -> Result<Response<v1::StopReply>, Status> {
-        let _waits = self.check(&request, Action::Stop)?.waits();
+        let _guard = self.check(&request, Action::Stop)?.track_request();
         let timeout = request.into_inner().timeout;
         if timeout.is_nan() {
-            return Err(Status::invalid_argument("the timeout is no number"));
+            return Err(Status::invalid_argument("the timeout is not a number"));
         }
         let executor = Arc::clone(&self.executor);
-        // A client that goes away has said it all the same.
+        // Spawned, so that the stop goes on when the client disconnects.
         let stopping = tokio::spawn(async move { executor.stop(timeout).await });
         stopping
             .await
@@ -114,13 +114,13 @@ impl Worker for WorkerService {
             taken,
             is_stopping,
             ..
-        } = self.executor.doing();
+        } = self.executor.activity();
         Ok(Response::new(v1::InfoReply {
             protocol: PROTOCOL,
             worker: Some(self.metadata.clone().into()),
             in_flight: in_flight as u64,
             taken,
-            uptime: self.began.elapsed().as_secs_f64(),
+            uptime: self.started.elapsed().as_secs_f64(),
             stopping: is_stopping,
             routines: self
                 .executor
@@ -129,7 +129,13 @@ impl Worker for WorkerService {
                 .names()
                 .map(ToOwned::to_owned)
                 .collect(),
-            refused: self.executor.setup.gate.refused().into_iter().collect(),
+            refused: self
+                .executor
+                .setup
+                .authorizer
+                .refused()
+                .into_iter()
+                .collect(),
             encodings: encoding::numbers(&self.metadata.encodings),
         }))
     }
@@ -138,9 +144,9 @@ impl Worker for WorkerService {
         &self,
         request: Request<v1::IdleRequest>,
     ) -> Result<Response<v1::IdleReply>, Status> {
-        let _waits = self.check(&request, Action::Info)?.waits();
-        self.executor.idle().await;
-        let idle: Duration = self.executor.doing().idle;
+        let _guard = self.check(&request, Action::Info)?.track_request();
+        self.executor.wait_until_idle().await;
+        let idle: Duration = self.executor.activity().idle;
         Ok(Response::new(v1::IdleReply {
             idle: idle.as_secs_f64(),
         }))
@@ -158,41 +164,43 @@ fn status(error: &RpcError) -> Status {
     status
 }
 
-/// The answers of one call, as `Dispatch` gives them. What bounds them is how fast they are taken.
+/// The replies of one `Dispatch` call. They are produced as fast as the client reads them.
 struct DispatchStream {
     executor: Arc<Executor>,
     number: CallId,
     sink: ReplySink,
-    answers: UnboundedReceiver<(answer::What, Bytes)>,
-    _waits: WaitGuard,
-    is_over: bool,
+    replies: UnboundedReceiver<(answer::What, Bytes)>,
+    _guard: RequestGuard,
+    is_finished: bool,
 }
 
 impl Stream for DispatchStream {
     type Item = Result<v1::Reply, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.is_over {
+        if self.is_finished {
             return Poll::Ready(None);
         }
-        let Some((answer, body)) = ready!(self.answers.poll_recv(cx)) else {
+        let Some((answer, body)) = ready!(self.replies.poll_recv(cx)) else {
             return Poll::Ready(None);
         };
-        self.is_over = !matches!(answer, answer::What::Ack(_) | answer::What::Item(_));
+        self.is_finished = !matches!(answer, answer::What::Ack(_) | answer::What::Item(_));
         let what = match answer {
             answer::What::Ack(ack) => {
-                // The connection's task is woken by this `Ack`, and writes it to the socket in its next poll. A task that yields runs again only after
-                // all that were ready by then; twice, for a runtime that looks at its sockets in between. It ends by itself.
+                // This `Ack` wakes the connection's task, which writes it to the socket in its next
+                // poll. A task that yields runs again only after all tasks that were ready by then;
+                // it yields twice, in case the runtime polls its sockets in between. The task ends
+                // by itself.
                 let sink = self.sink.clone();
                 tokio::spawn(async move {
                     yield_now().await;
                     yield_now().await;
-                    sink.ack_is_written();
+                    sink.record_ack_written();
                 });
                 reply::What::Ack(ack)
             }
             answer::What::Item(_) => {
-                self.sink.allow(item_weight(body.len()));
+                self.sink.add_credit(item_weight(body.len()));
                 reply::What::Result(body)
             }
             answer::What::Result(_) => reply::What::Result(body),
@@ -200,7 +208,7 @@ impl Stream for DispatchStream {
                 value: body,
                 ..exception
             }),
-            // Its encoding was looked at before.
+            // `begin` has checked the encoding already, so `encodings` is empty.
             answer::What::Refusal(v1::Refusal { code, message, .. }) => {
                 return Poll::Ready(Some(Err(Status::new(code.into(), message))));
             }
@@ -214,7 +222,7 @@ impl Stream for DispatchStream {
 
 impl Drop for DispatchStream {
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.is_finished {
             self.executor.cancel(self.number);
         }
     }

@@ -1,4 +1,4 @@
-//! How a worker ends: no more calls, then those in flight, then the links, then the process.
+//! Stops a worker in stages: refuse calls, drain or cancel those in flight, close the links, exit.
 
 use std::time::Duration;
 
@@ -6,58 +6,60 @@ use raddle_wire::v1;
 
 use super::executor::Executor;
 
-/// How long calls that were cancelled may take to notice. Their destructors run in that time; a thread that is blocked never notices.
-const CANCELLED: Duration = Duration::from_millis(500);
+/// How long cancelled calls may take to end, including their destructors. A blocked thread never
+/// notices.
+const CANCEL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How far a worker's end has come.
+/// How far the stop has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StopPhase {
     #[default]
     Serving,
     Stopping,
-    Over,
+    Stopped,
 }
 
 impl Executor {
-    /// Ends the worker. `timeout` is in seconds: 0 cancels what is in flight, more waits so long before that, less waits for as long as it takes.
+    /// Stops the worker. `timeout` is in seconds: 0 cancels the calls in flight, a positive one
+    /// waits for them that long first, a negative one without limit.
     pub(super) async fn stop(&self, timeout: f64) -> v1::StopReply {
-        let in_flight = self.stop_taking();
-        self.reach(StopPhase::Stopping);
+        let in_flight = self.refuse_calls();
+        self.advance_phase(StopPhase::Stopping);
         if timeout < 0.0 {
-            self.idle().await;
+            self.wait_until_idle().await;
         } else if timeout > 0.0 {
             let timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
-            let _ = tokio::time::timeout(timeout, self.idle()).await;
+            let _ = tokio::time::timeout(timeout, self.wait_until_idle()).await;
         }
         let cancelled = self.cancel_all();
         if cancelled > 0 {
-            let _ = tokio::time::timeout(CANCELLED, self.idle()).await;
+            let _ = tokio::time::timeout(CANCEL_TIMEOUT, self.wait_until_idle()).await;
         }
-        self.reach(StopPhase::Over);
+        self.advance_phase(StopPhase::Stopped);
         v1::StopReply {
             ended: in_flight.saturating_sub(cancelled) as u64,
             cancelled: cancelled as u64,
         }
     }
 
-    /// Waits until the worker is to end.
-    pub(super) async fn over(&self) {
-        self.reached(StopPhase::Over).await;
+    /// Waits until all calls have ended and the process should exit.
+    pub(super) async fn wait_until_stopped(&self) {
+        self.wait_for_phase(StopPhase::Stopped).await;
     }
 
-    /// Waits until the worker takes no more calls.
-    pub(super) async fn stopping(&self) {
-        self.reached(StopPhase::Stopping).await;
+    /// Waits until the worker refuses calls.
+    pub(super) async fn wait_until_stopping(&self) {
+        self.wait_for_phase(StopPhase::Stopping).await;
     }
 
-    fn reach(&self, phase: StopPhase) {
+    fn advance_phase(&self, phase: StopPhase) {
         self.phase
-            .send_modify(|reached| *reached = phase.max(*reached));
+            .send_modify(|current| *current = phase.max(*current));
     }
 
-    async fn reached(&self, phase: StopPhase) {
-        let mut reached = self.phase.subscribe();
-        // Who tells it is part of this.
-        let _ = reached.wait_for(|reached| *reached >= phase).await;
+    async fn wait_for_phase(&self, phase: StopPhase) {
+        let mut current = self.phase.subscribe();
+        // The sender is part of `self`, so the channel cannot close.
+        let _ = current.wait_for(|current| *current >= phase).await;
     }
 }

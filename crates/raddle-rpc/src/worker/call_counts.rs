@@ -1,22 +1,22 @@
-//! What a worker has done, and is doing, in numbers.
+//! Call counts of workers.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a worker has done, and is doing. What several have done is added up.
+/// Call counts of a worker, or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallCounts {
     /// Calls in flight.
     pub in_flight: u64,
-    /// Calls that were taken.
+    /// Calls accepted.
     pub taken: u64,
-    /// What was refused, by the reason: one of [`REASONS`].
+    /// Refusals by reason: one of [`REASONS`].
     pub refused: BTreeMap<String, u64>,
 }
 
-/// Why somebody is refused, in one word each: first those who are not let in, then those who are hung up on, those who may not, and calls that
-/// are not taken.
+/// Reasons of refusals: first of connections that were not accepted, then of those that were
+/// closed, of peers without permission, and of calls that were not accepted.
 pub const REASONS: [&str; 21] = [
     "no_certificate",
     "unknown_issuer",
@@ -42,7 +42,7 @@ pub const REASONS: [&str; 21] = [
 ];
 
 impl CallCounts {
-    /// Adds what another has done.
+    /// Adds the counts of another worker.
     pub fn add(&mut self, other: &Self) {
         self.in_flight = self.in_flight.saturating_add(other.in_flight);
         self.taken = self.taken.saturating_add(other.taken);
@@ -52,12 +52,12 @@ impl CallCounts {
         }
     }
 
-    /// How often somebody was refused for this reason.
+    /// Number of refusals for this reason.
     pub fn refused_for(&self, reason: &str) -> u64 {
         self.refused.get(reason).copied().unwrap_or(0)
     }
 
-    /// The same of one that has ended: nothing is in flight there any more.
+    /// The counts after the worker has ended: no call is in flight.
     pub(crate) fn ended(self) -> Self {
         Self {
             in_flight: 0,
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_several_have_done_is_added_up() {
+    fn counts_add_up() {
         let one = CallCounts {
             in_flight: 1,
             taken: 5,

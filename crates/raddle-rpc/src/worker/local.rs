@@ -1,4 +1,4 @@
-//! A worker that is a process on this machine.
+//! `LocalWorker`: a worker process on this machine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,22 +16,22 @@ use tokio::sync::Notify;
 use super::{CallCounts, ProcessSettings, StopMode, Worker, WorkerError, WorkerProcess};
 use crate::membership::PoolKey;
 
-/// How long a worker may take to end, beyond what its calls may.
-const BEYOND: Duration = Duration::from_secs(2);
+/// How long a worker may take to end, beyond its calls.
+const STOP_MARGIN: Duration = Duration::from_secs(2);
 
-/// A worker that is a process on this machine: this same program, unless it is said which.
+/// A worker process on this machine: this same program, unless another is set.
 #[derive(Debug)]
 pub struct LocalWorker {
     settings: ProcessSettings,
     process: Mutex<Option<Arc<WorkerProcess>>>,
-    /// That of the pool that has started it.
+    /// The key of the pool that has started the worker.
     pool_key: OnceLock<PoolKey>,
-    /// Tells that it is another process now.
+    /// Notified on a restart.
     restarted: Notify,
 }
 
 impl LocalWorker {
-    /// One with these tags.
+    /// A worker with these tags.
     pub fn new(tags: &BTreeSet<String>) -> Self {
         ProcessSettings {
             tags: tags.clone(),
@@ -40,90 +40,93 @@ impl LocalWorker {
         .into()
     }
 
-    /// Another program than this one.
+    /// Runs another program than this one.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.settings.program = Some(program.into());
         self
     }
 
-    /// What its title shows.
+    /// Sets the name in the process title.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.settings.name = name.into();
         self
     }
 
-    /// Where it serves: `unix:/path`, `unix-abstract:name` or `host:port`, where port 0 is any.
+    /// Sets the address: `unix:/path`, `unix-abstract:name` or `host:port`, where port 0 means any
+    /// free one.
     pub fn address_of(mut self, address: impl Into<String>) -> Self {
         self.settings.address = Some(address.into());
         self
     }
 
-    /// Anything that is to be known of it.
+    /// Adds a published property.
     pub fn with_extra(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.settings.extra.insert(name.into(), value.into());
         self
     }
 
-    /// How many calls it takes at a time. It answers others that it does not want more, and they are offered to another.
+    /// Limits the calls in flight. Further calls are refused, and go to another worker.
     pub fn max_in_flight(mut self, calls: usize) -> Self {
         self.settings.max_in_flight = Some(calls);
         self
     }
 
-    /// How many plain functions (`fn`) it runs at a time: others wait for a thread. As many as there are cores, if nothing is said. `async fn`s do not count.
+    /// Limits the plain functions (`fn`) that run at a time; others are queued. Default: the number
+    /// of cores. `async fn`s do not count.
     pub fn max_blocking(mut self, functions: usize) -> Self {
         self.settings.max_blocking = Some(functions);
         self
     }
 
-    /// Who it is, and whom it trusts: it then serves by TLS, at a port of this machine unless another address is said.
+    /// Sets the credentials: the worker serves over TLS, on a loopback port unless an address is
+    /// set.
     pub fn credentials(mut self, credentials: WorkerCredentials) -> Self {
         self.settings.credentials = Some(credentials);
         self
     }
 
-    /// Who may call what, stop it, and ask what it is. If nothing is said, everybody who is let in.
+    /// Sets who may call, stop and query the worker. Default: every peer that authenticates.
     pub fn allow(mut self, allow: AllowRules) -> Self {
         self.settings.allow = Some(allow);
         self
     }
 
-    /// Lets it be reached from other machines by anybody. Without this, and without credentials, it serves on this machine only.
+    /// Accepts connections of any peer from other machines. Without this, and without credentials,
+    /// the worker serves on this machine only.
     pub fn insecure(mut self) -> Self {
         self.settings.insecure = true;
         self
     }
 
-    /// What it logs, and how. If nothing is said, what the environment asks for: `RADDLE_LOG` and `RADDLE_LOG_FORMAT`, and warnings for people without
-    /// either.
+    /// Sets the log. Default: `RADDLE_LOG` and `RADDLE_LOG_FORMAT`, or else warnings as text.
     pub fn log(mut self, log: Log) -> Self {
         self.settings.log = Some(log);
         self
     }
 
-    /// How long it keeps what it needs to call others, when it does not. Calls that come more often than that find it ready.
+    /// How long the worker keeps unused connections of nested calls.
     pub fn proxy_pool_ttl(mut self, ttl: Duration) -> Self {
         self.settings.proxy_pool_ttl = ttl;
         self
     }
 
-    /// Its process, if it has been started.
+    /// The process, once started.
     pub fn process(&self) -> Option<Arc<WorkerProcess>> {
         self.lock().clone()
     }
 
-    /// Starts another process in the place of one that has ended, as the same worker at the same address.
+    /// Starts another process in place of one that has ended, with the same id and address.
     pub async fn restart(&self, timeout: Option<Duration>) -> Result<(), WorkerError> {
-        let before = self.process().ok_or(WorkerError::NotRunning)?;
-        before.kill();
-        before.ended().await;
+        let previous = self.process().ok_or(WorkerError::NotRunning)?;
+        previous.kill();
+        previous.ended().await;
         let settings = ProcessSettings {
-            address: Some(before.metadata().address.clone()),
+            address: Some(previous.metadata().address.clone()),
             ..self.settings.clone()
         };
         let start = WorkerProcess::start(&settings, timeout);
         let process = match self.pool_key.get().cloned() {
-            Some(key) => key.starting(start).await?,
+            Some(key) => key.run_start(start).await?,
             None => start.await?,
         };
         *self.lock() = Some(Arc::new(process));
@@ -136,7 +139,7 @@ impl LocalWorker {
     }
 }
 
-/// One whose process is to be so.
+/// A worker with these settings.
 impl From<ProcessSettings> for LocalWorker {
     fn from(settings: ProcessSettings) -> Self {
         Self {
@@ -180,14 +183,14 @@ impl Worker for LocalWorker {
         Ok(())
     }
 
-    async fn stop(&self, patience: StopMode) -> Result<(), WorkerError> {
+    async fn stop(&self, mode: StopMode) -> Result<(), WorkerError> {
         let process = self.process().ok_or(WorkerError::NotRunning)?;
-        process.stop(patience);
-        let gone = process.ended();
-        match patience.bound(BEYOND) {
-            None => _ = gone.await,
-            Some(bound) => {
-                if tokio::time::timeout(bound, gone).await.is_err() {
+        process.stop(mode);
+        let ended = process.ended();
+        match mode.time_limit(STOP_MARGIN) {
+            None => _ = ended.await,
+            Some(limit) => {
+                if tokio::time::timeout(limit, ended).await.is_err() {
                     process.kill();
                     process.ended().await;
                 }
@@ -204,9 +207,9 @@ impl Worker for LocalWorker {
         }
     }
 
-    async fn tally(&self) -> Option<CallCounts> {
+    async fn call_counts(&self) -> Option<CallCounts> {
         match self.process() {
-            Some(process) => Some(process.tally().await),
+            Some(process) => Some(process.call_counts().await),
             None => None,
         }
     }

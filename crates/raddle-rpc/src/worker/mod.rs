@@ -1,4 +1,4 @@
-//! Workers: what a pool keeps, and what it starts.
+//! Workers: the trait that pools use, and worker processes.
 
 mod call_counts;
 mod local;
@@ -21,51 +21,52 @@ pub use self::{
 };
 use crate::RpcError;
 
-/// Something that serves calls at an address. Whoever has this trait and serves `raddle.v1.Worker` can be in a pool.
+/// Serves calls at an address. Any implementation that serves `raddle.v1.Worker` can be in a pool.
 #[async_trait]
 pub trait Worker: Send + Sync + 'static {
-    /// Which worker it is, from its making on.
+    /// The worker's id, from its creation on.
     fn uid(&self) -> WorkerUid;
 
-    /// What is known of it. `None` before it was started.
+    /// What is published of the worker. `None` before it was started.
     fn metadata(&self) -> Option<WorkerMetadata>;
 
-    /// What it can do, for those who choose.
+    /// Its tags, which callers select workers by.
     fn tags(&self) -> &BTreeSet<String>;
 
-    /// Anything else.
+    /// Further published properties.
     fn extra(&self) -> &BTreeMap<String, String>;
 
-    /// Where it serves. `None` before it was started.
+    /// The address that it serves at. `None` before it was started.
     fn address(&self) -> Option<String> {
         self.metadata().map(|metadata| metadata.address)
     }
 
-    /// Starts it. Returns when it serves.
+    /// Starts the worker. Returns when it serves.
     async fn start(&self, timeout: Option<Duration>) -> Result<(), WorkerError>;
 
-    /// Stops it. Returns when it is gone.
-    async fn stop(&self, patience: StopMode) -> Result<(), WorkerError>;
+    /// Stops the worker. Returns when it is gone.
+    async fn stop(&self, mode: StopMode) -> Result<(), WorkerError>;
 
-    /// Waits until something else is to be said of it than at its start, such as that it is another process now, and says it. Called again after.
+    /// Waits until the metadata changes, such as after a restart of the process, and returns it.
+    /// Called in a loop.
     async fn changed(&self) -> WorkerMetadata {
         std::future::pending().await
     }
 
-    /// What it has done, and is doing, for those who keep count. Also of one that has ended. `None` if it does not say.
-    async fn tally(&self) -> Option<CallCounts> {
+    /// The worker's call counts, also after it has ended. `None` if it has none.
+    async fn call_counts(&self) -> Option<CallCounts> {
         None
     }
 
-    /// Waits until it has ended by itself, and says how. A pool then starts another in its place.
+    /// Waits until the worker has ended by itself, and returns how. A pool then starts another one.
     async fn ended(&self) -> String {
         std::future::pending().await
     }
 }
 
-/// Makes the workers of a pool. Every function of tags that gives a worker is one.
+/// Makes the workers of a pool. Any function from tags to a worker is one.
 pub trait WorkerFactory: Send + Sync + 'static {
-    /// A worker with these tags, which is not started.
+    /// Makes a worker with these tags, and does not start it.
     fn make(&self, tags: &BTreeSet<String>) -> Arc<dyn Worker>;
 }
 
@@ -79,64 +80,64 @@ where
     }
 }
 
-/// What becomes of the calls in flight when a worker is stopped.
+/// What happens to calls in flight when a worker is stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StopMode {
     /// They are cancelled.
     #[default]
-    None,
-    /// They may take so long, and are cancelled then.
-    For(Duration),
-    /// They may take as long as they do.
-    Endless,
+    Cancel,
+    /// They may take this long, and are cancelled then.
+    DrainFor(Duration),
+    /// They run to their end.
+    Drain,
 }
 
 /// Why a worker could not be started or stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// It was started before.
-    #[error("the worker has been started before")]
+    /// It was started previous.
+    #[error("the worker was started already")]
     Started,
     /// It is not running.
     #[error("the worker is not running")]
     NotRunning,
     /// Its process could not be started.
-    #[error("cannot start the process of a worker: {0}")]
+    #[error("cannot start a worker process: {0}")]
     Spawn(#[source] std::io::Error),
-    /// It ended before it served.
-    #[error("the worker ended before it served ({0})")]
+    /// It ended before it was ready.
+    #[error("the worker ended before it was ready ({0})")]
     Ended(String),
     /// It cannot serve.
     #[error("the worker cannot serve: {0}")]
     Unable(String),
-    /// It did not serve in time.
-    #[error("the worker did not serve within {0:?}")]
+    /// It was not ready in time.
+    #[error("the worker was not ready within {0:?}")]
     TooSlow(Duration),
-    /// This program does not begin as it has to.
+    /// The program's `main` has no entry point for workers.
     #[error("this program cannot be its own worker: its `main` needs #[raddle::main]")]
     NoEntry,
-    /// It did not understand, or did not answer.
-    #[error("the worker does not answer: {0}")]
+    /// A request to it failed.
+    #[error("the worker did not answer: {0}")]
     Rpc(#[from] RpcError),
 }
 
 impl StopMode {
-    /// As it is sent.
+    /// The timeout of a stop request in seconds: 0 cancels, a negative one waits without limit.
     pub(crate) fn seconds(self) -> f64 {
         match self {
-            Self::None => 0.0,
-            Self::For(time) => time.as_secs_f64(),
-            Self::Endless => -1.0,
+            Self::Cancel => 0.0,
+            Self::DrainFor(time) => time.as_secs_f64(),
+            Self::Drain => -1.0,
         }
     }
 
-    /// How long a worker may take in all, beyond what it needs itself.
-    pub(crate) fn bound(self, beyond: Duration) -> Option<Duration> {
+    /// Time limit for the whole stop, if the worker itself needs `beyond`.
+    pub(crate) fn time_limit(self, margin: Duration) -> Option<Duration> {
         match self {
-            Self::None => Some(beyond),
-            Self::For(time) => Some(time.saturating_add(beyond)),
-            Self::Endless => None,
+            Self::Cancel => Some(margin),
+            Self::DrainFor(time) => Some(time.saturating_add(margin)),
+            Self::Drain => None,
         }
     }
 }

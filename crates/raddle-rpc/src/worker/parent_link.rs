@@ -1,5 +1,5 @@
-//! The socket that a worker is held by. What it is to be goes there, and where it serves comes back; after that it is asked what it has done.
-//! When this end is closed, the worker ends.
+//! The parent link: a socket pair between a pool and its worker process. It carries the settings to
+//! the worker, and reports back; when the pool closes it, the worker exits.
 
 use std::{io, os::unix::net::UnixStream as StdUnixStream};
 
@@ -13,58 +13,57 @@ use tokio::{
 };
 
 use super::StopMode;
-use crate::serve::{ASKED, STOP, StartReport};
+use crate::serve::{QUERY_COUNTS, STOP, StartReport};
 
-/// One end of it.
+/// The pool's end.
 #[derive(Debug)]
 pub(super) struct ParentLink {
-    heard: Lines<BufReader<OwnedReadHalf>>,
-    told: OwnedWriteHalf,
+    reports: Lines<BufReader<OwnedReadHalf>>,
+    requests: OwnedWriteHalf,
 }
 
 impl ParentLink {
-    /// This end, and the other.
+    /// Returns the pool's end and the worker's.
     pub(super) fn new() -> io::Result<(Self, StdUnixStream)> {
         let (ours, theirs) = StdUnixStream::pair()?;
         ours.set_nonblocking(true)?;
-        let (heard, told) = UnixStream::from_std(ours)?.into_split();
+        let (read, write) = UnixStream::from_std(ours)?.into_split();
         Ok((
             Self {
-                heard: BufReader::new(heard).lines(),
-                told,
+                reports: BufReader::new(read).lines(),
+                requests: write,
             },
             theirs,
         ))
     }
 
-    /// Says something, a line.
-    pub(super) async fn tell(&mut self, what: &impl Serialize) -> io::Result<()> {
+    /// Sends a line of JSON.
+    pub(super) async fn send(&mut self, what: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(what)?;
         line.push(b'\n');
-        self.told.write_all(&line).await
+        self.requests.write_all(&line).await
     }
 
-    /// Asks what the worker has done.
-    pub(super) fn ask(&self) {
-        self.order(&[ASKED]);
+    /// Requests the worker's call counts.
+    pub(super) fn request_counts(&self) {
+        self.send_now(&[QUERY_COUNTS]);
     }
 
-    /// Has the worker stop.
-    pub(super) fn stop(&self, patience: StopMode) {
-        let mut order = vec![STOP];
-        order.extend(patience.seconds().to_be_bytes());
-        self.order(&order);
+    /// Stops the worker.
+    pub(super) fn stop(&self, mode: StopMode) {
+        let mut request = vec![STOP];
+        request.extend(mode.seconds().to_be_bytes());
+        self.send_now(&request);
     }
 
-    /// A worker that does not listen, or is gone, is not waited for.
-    fn order(&self, order: &[u8]) {
-        let _ = self.told.try_write(order);
+    /// Does not wait for a worker that does not read, or is gone.
+    fn send_now(&self, request: &[u8]) {
+        let _ = self.requests.try_write(request);
     }
 
-    /// The next thing that the worker says. `None` if it will say nothing more, or nothing that makes sense. Can be dropped while it waits
-    /// without losing anything.
-    pub(super) async fn hear(&mut self) -> Option<StartReport> {
-        let line = self.heard.next_line().await.ok()??;
+    /// Receives the next report. `None` at the end, or after an invalid report. Cancel-safe.
+    pub(super) async fn next_report(&mut self) -> Option<StartReport> {
+        let line = self.reports.next_line().await.ok()??;
         serde_json::from_str(&line).ok()
     }
 }

@@ -1,4 +1,4 @@
-//! The process of a worker: this same program again, which dies with whoever holds this.
+//! A worker process: this same program again, which dies with its owner.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,67 +30,69 @@ use crate::{
     serve::{self, ARGUMENT, StartReport, WorkerSettings},
 };
 
-/// How long a worker may take to start, unless something else is said.
-const START: Duration = Duration::from_secs(30);
-/// How long its end may be seen after its last words, or the other way round.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long it may take to say what it has done. No code of a user's holds it up.
-const ANSWER: Duration = Duration::from_secs(1);
-/// Where systemd hears whether a service is ready. A worker is none: who has started it is.
+/// Default time limit for the start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How far the process's exit and the end of its socket may be apart.
+const EXIT_SKEW: Duration = Duration::from_secs(1);
+/// How long the worker may take to report its counts. User code does not delay it.
+const COUNTS_TIMEOUT: Duration = Duration::from_secs(1);
+/// systemd's readiness socket. The worker is not the service, so it must not inherit the variable.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// What a worker's process is to be.
+/// Settings of a worker process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessSettings {
-    /// The program, which must begin with `#[raddle::main]`. This one, if nothing is said.
+    /// The program, which must start with `#[raddle::main]`. Default: this one.
     #[serde(skip)]
     pub program: Option<PathBuf>,
-    /// Which worker it is.
+    /// The worker's id.
     pub uid: WorkerUid,
-    /// What its title shows.
+    /// The name in the process title.
     pub name: String,
-    /// Where it serves; port 0 is any. A socket of its own, which only this user reaches, if nothing is said.
+    /// The address to serve at; port 0 means any free one. Default: a socket of its own, which only
+    /// this user can connect to.
     pub address: Option<String>,
-    /// What it can do.
+    /// Published tags.
     pub tags: BTreeSet<String>,
-    /// Anything else.
+    /// Published properties.
     pub extra: BTreeMap<String, String>,
-    /// Calls that it takes at a time, if that is bounded.
+    /// Limit on calls in flight, if any.
     pub max_in_flight: Option<usize>,
-    /// Plain functions (`fn`) that it runs at a time. As many as there are cores, if nothing is said.
+    /// Limit on plain functions (`fn`) that run at a time. Default: the number of cores.
     pub max_blocking: Option<usize>,
-    /// Who it is, and whom it trusts: it then serves at a port, by TLS.
+    /// Credentials: the worker then serves on a port, over TLS.
     #[serde(skip)]
     pub credentials: Option<WorkerCredentials>,
-    /// Who may do what. If nothing is said, everybody who is let in.
+    /// Allow rules. Default: every peer that authenticates.
     pub allow: Option<AllowRules>,
-    /// It may be reached from other machines by anybody. Without this, and without credentials, it serves on this machine only.
+    /// Accept connections of any peer from other machines. Without this, and without credentials,
+    /// the worker serves on this machine only.
     pub insecure: bool,
-    /// How long it keeps what it needs to call others, when it does not.
+    /// How long unused connections of nested calls are kept.
     pub proxy_pool_ttl: Duration,
-    /// What it logs, and how. If nothing is said, what its environment asks for.
+    /// The log. Default: from the environment.
     pub log: Option<Log>,
 }
 
-/// The process of a worker. It ends when this is dropped.
+/// A worker process. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct WorkerProcess {
     metadata: WorkerMetadata,
-    /// How it ended, when it has.
+    /// How it ended, once it has.
     ended: watch::Receiver<Option<String>>,
-    /// What it has done, as it was last heard.
-    done: watch::Receiver<CallCounts>,
-    /// It ends when this is dropped.
-    orders: UnboundedSender<ProcessCommand>,
+    /// The last counts that it reported.
+    reported: watch::Receiver<CallCounts>,
+    /// Dropping this kills the process.
+    commands: UnboundedSender<ProcessCommand>,
 }
 
-/// What is wanted of a process.
+/// A command for the task that owns the process.
 enum ProcessCommand {
-    /// That it says what it has done.
-    Tally,
-    /// That it stops.
+    /// Request its counts.
+    QueryCounts,
+    /// Stop it.
     Stop(StopMode),
-    /// That it ends at once.
+    /// Kill it.
     Kill,
 }
 
@@ -115,7 +117,7 @@ impl Default for ProcessSettings {
 }
 
 impl WorkerProcess {
-    /// Starts one. Returns when it serves.
+    /// Starts a worker process. Returns when it serves.
     pub async fn start(
         settings: &ProcessSettings,
         timeout: Option<Duration>,
@@ -123,15 +125,15 @@ impl WorkerProcess {
         if settings.program.is_none() && !serve::has_entered() {
             return Err(WorkerError::NoEntry);
         }
-        let timeout = timeout.unwrap_or(START);
-        let (mut leash, theirs) = ParentLink::new().map_err(WorkerError::Spawn)?;
-        // This program, whatever has become of its file since.
+        let timeout = timeout.unwrap_or(START_TIMEOUT);
+        let (mut parent_link, theirs) = ParentLink::new().map_err(WorkerError::Spawn)?;
+        // `/proc/self/exe` is this program even if its file was replaced.
         let program = settings
             .program
             .clone()
             .unwrap_or_else(|| "/proc/self/exe".into());
         let mut child = Command::new(program)
-            .arg0(own_name())
+            .arg0(process_name())
             .arg(ARGUMENT)
             .env_remove(NOTIFY_SOCKET)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
@@ -139,171 +141,175 @@ impl WorkerProcess {
             .kill_on_drop(true)
             .spawn()
             .map_err(WorkerError::Spawn)?;
-        let hearing = tokio::time::timeout(timeout, hear(settings, &mut leash));
-        let metadata = match hearing.await.unwrap_or(Err(WorkerError::TooSlow(timeout))) {
+        let starting = tokio::time::timeout(timeout, handshake(settings, &mut parent_link));
+        let metadata = match starting.await.unwrap_or(Err(WorkerError::TooSlow(timeout))) {
             Err(WorkerError::Ended(how)) => {
-                // Its end may be seen after its socket was closed.
-                let ended = tokio::time::timeout(LAST_WORDS, child.wait()).await;
-                return Err(WorkerError::Ended(ended.map_or(how, described)));
+                // The socket may close before the exit is visible.
+                let ended = tokio::time::timeout(EXIT_SKEW, child.wait()).await;
+                return Err(WorkerError::Ended(ended.map_or(how, describe_exit)));
             }
-            heard => heard?,
+            outcome => outcome?,
         };
-        let (say, ended) = watch::channel(None);
-        let (count, done) = watch::channel(CallCounts::default());
-        let (orders, ordered) = unbounded_channel();
-        // Ends with the process, which ends when `orders` is dropped.
-        tokio::spawn(look_after(
+        let (exit, ended) = watch::channel(None);
+        let (counts, reported) = watch::channel(CallCounts::default());
+        let (commands, receiver) = unbounded_channel();
+        // Ends with the process, which is killed when `commands` is dropped.
+        tokio::spawn(own_process(
             child,
-            HeldWorker {
-                leash,
-                ordered,
-                count,
+            ProcessMonitor {
+                parent_link,
+                commands: receiver,
+                counts,
             },
             metadata.address.clone(),
-            say,
+            exit,
         ));
         Ok(Self {
             metadata,
             ended,
-            done,
-            orders,
+            reported,
+            commands,
         })
     }
 
-    /// Its number.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.metadata.pid
     }
 
-    /// What is known of the worker.
+    /// What is published of the worker.
     pub fn metadata(&self) -> &WorkerMetadata {
         &self.metadata
     }
 
-    /// Whether it is running.
+    /// Whether the process is running.
     pub fn is_alive(&self) -> bool {
         self.ended.borrow().is_none()
     }
 
-    /// What it has done, and is doing. It is asked, and has a second to answer; else it is what was last heard.
-    pub async fn tally(&self) -> CallCounts {
-        let mut done = self.done.clone();
-        done.mark_unchanged();
-        let _ = self.orders.send(ProcessCommand::Tally);
+    /// Requests the call counts; after a second without an answer, returns the last ones.
+    pub async fn call_counts(&self) -> CallCounts {
+        let mut reported = self.reported.clone();
+        reported.mark_unchanged();
+        let _ = self.commands.send(ProcessCommand::QueryCounts);
         if self.is_alive() {
-            // Who has ended has said its last word.
-            let _ = tokio::time::timeout(ANSWER, done.changed()).await;
+            // A process that has ended has reported its final counts.
+            let _ = tokio::time::timeout(COUNTS_TIMEOUT, reported.changed()).await;
         }
-        let done = done.borrow().clone();
-        if self.is_alive() { done } else { done.ended() }
+        let counts = reported.borrow().clone();
+        if self.is_alive() {
+            counts
+        } else {
+            counts.ended()
+        }
     }
 
-    /// Waits for its end, and says how it ended.
+    /// Waits for the end of the process, and returns how it ended.
     pub async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(how) => how.clone().unwrap_or_default(),
-            Err(_) => "nobody looks after it any more".into(),
+            Err(_) => "the runtime that owned the process was shut down".into(),
         }
     }
 
-    /// Tells it to stop, with what patience there is for calls in flight. It may be told again, with less.
-    pub(super) fn stop(&self, patience: StopMode) {
-        // Who has ended needs no word.
-        let _ = self.orders.send(ProcessCommand::Stop(patience));
+    /// Tells the worker to stop. May be called again with a faster mode.
+    pub(super) fn stop(&self, mode: StopMode) {
+        // Fails when the process has ended.
+        let _ = self.commands.send(ProcessCommand::Stop(mode));
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub fn kill(&self) {
-        let _ = self.orders.send(ProcessCommand::Kill);
+        let _ = self.commands.send(ProcessCommand::Kill);
     }
 }
 
-/// A worker that is held, and what is heard from it.
-struct HeldWorker {
-    leash: ParentLink,
-    ordered: UnboundedReceiver<ProcessCommand>,
-    count: watch::Sender<CallCounts>,
+/// The pool's end of a running worker.
+struct ProcessMonitor {
+    parent_link: ParentLink,
+    commands: UnboundedReceiver<ProcessCommand>,
+    counts: watch::Sender<CallCounts>,
 }
 
-impl HeldWorker {
-    /// Passes orders on until it is to end.
-    async fn obey(&mut self) {
-        let mut is_heard = true;
+impl ProcessMonitor {
+    /// Forwards commands and records reports, until the process should be killed.
+    async fn forward_commands(&mut self) {
+        let mut is_open = true;
         loop {
             tokio::select! {
-                report = self.leash.hear(), if is_heard => match report {
-                    Some(report) => self.note(report),
-                    None => is_heard = false,
+                report = self.parent_link.next_report(), if is_open => match report {
+                    Some(report) => self.record_report(report),
+                    None => is_open = false,
                 },
-                order = self.ordered.recv() => match order {
-                    Some(ProcessCommand::Tally) => self.leash.ask(),
-                    Some(ProcessCommand::Stop(patience)) => self.leash.stop(patience),
+                command = self.commands.recv() => match command {
+                    Some(ProcessCommand::QueryCounts) => self.parent_link.request_counts(),
+                    Some(ProcessCommand::Stop(mode)) => self.parent_link.stop(mode),
                     Some(ProcessCommand::Kill) | None => return,
                 },
             }
         }
     }
 
-    /// Hears its last words.
-    async fn hear_out(&mut self) {
-        while let Some(report) = self.leash.hear().await {
-            self.note(report);
+    /// Receives the remaining reports.
+    async fn drain_reports(&mut self) {
+        while let Some(report) = self.parent_link.next_report().await {
+            self.record_report(report);
         }
     }
 
-    fn note(&self, report: StartReport) {
-        if let StartReport::Done(tally) = report {
-            self.count.send_replace(tally);
+    fn record_report(&self, report: StartReport) {
+        if let StartReport::Counts(counts) = report {
+            self.counts.send_replace(counts);
         }
     }
 }
 
-/// Holds the leash until the process has ended, or nobody wants it any more. Nothing is left of it then: what it has started is killed with it,
-/// as long as it has stayed in its group, and so is a socket that has a file.
-async fn look_after(
+/// Owns the process until it has ended, or its `WorkerProcess` is dropped. Then kills the process
+/// group, with everything that the worker has started in it, and removes the socket file.
+async fn own_process(
     mut child: Child,
-    mut held: HeldWorker,
+    mut monitor: ProcessMonitor,
     address: String,
-    say: watch::Sender<Option<String>>,
+    exit: watch::Sender<Option<String>>,
 ) {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
     let opened = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     let pidfd = opened.and_then(|pidfd| {
-        // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+        // SAFETY: the pidfd is owned by the `AsyncFd`, which keeps it open and never replaces it.
         unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) }.ok()
     });
     if let Some(pidfd) = pidfd {
         tokio::select! {
             _ = pidfd.readable() => {}
-            () = held.obey() => {}
+            () = monitor.forward_commands() => {}
         }
     }
-    // Before it is waited for: until then nobody else can have its number.
+    // Before `wait` reaps the process: until then its pid cannot be reused.
     if let Some(pid) = pid {
         let _ = kill_process_group(pid, Signal::KILL);
     }
     let status = child.wait().await;
-    // What it has done is the last that it says.
-    let _ = tokio::time::timeout(LAST_WORDS, held.hear_out()).await;
-    drop(held.leash);
+    // The final counts are the last report.
+    let _ = tokio::time::timeout(EXIT_SKEW, monitor.drain_reports()).await;
+    drop(monitor.parent_link);
     if let Ok(Address::Unix(path)) = address.parse() {
         let _ = std::fs::remove_file(path);
     }
-    say.send_replace(Some(described(status)));
+    exit.send_replace(Some(describe_exit(status)));
 }
 
-/// Tells the process what it is to be, and hears what it serves as.
-async fn hear(
+/// Sends the settings, and waits until the worker serves.
+async fn handshake(
     settings: &ProcessSettings,
-    leash: &mut ParentLink,
+    parent_link: &mut ParentLink,
 ) -> Result<WorkerMetadata, WorkerError> {
-    let hung_up = || WorkerError::Ended("it hung up".into());
+    let disconnected = || WorkerError::Ended("it closed the connection".into());
     let address = settings
         .address
         .clone()
-        .unwrap_or_else(|| own_address(settings));
-    let told = WorkerSettings {
+        .unwrap_or_else(|| default_address(settings));
+    let message = WorkerSettings {
         tid: next_tid(),
         process: ProcessSettings {
             address: Some(address),
@@ -312,41 +318,44 @@ async fn hear(
         credentials: settings
             .credentials
             .as_ref()
-            .map(|credentials| credentials.recipe().clone()),
+            .map(|credentials| credentials.source().clone()),
         pool_key: PoolKey::of_starting_pool(),
     };
-    leash.tell(&told).await.map_err(|_| hung_up())?;
-    match leash.hear().await {
+    parent_link
+        .send(&message)
+        .await
+        .map_err(|_| disconnected())?;
+    match parent_link.next_report().await {
         Some(StartReport::Serving(metadata)) => Ok(*metadata),
         Some(StartReport::Failed(reason)) => Err(WorkerError::Unable(reason)),
-        Some(StartReport::Done(_)) | None => Err(hung_up()),
+        Some(StartReport::Counts(_)) | None => Err(disconnected()),
     }
 }
 
-fn described(status: std::io::Result<std::process::ExitStatus>) -> String {
+fn describe_exit(status: std::io::Result<std::process::ExitStatus>) -> String {
     status.map_or_else(
-        |error| format!("its end was not seen: {error}"),
+        |error| format!("its exit status is unknown: {error}"),
         |status| status.to_string(),
     )
 }
 
-/// Where a worker serves if nothing is said of it: out of the way of all others.
-fn own_address(settings: &ProcessSettings) -> String {
+/// The default address: unique to the worker.
+fn default_address(settings: &ProcessSettings) -> String {
     match settings.credentials {
-        // A certificate proves nothing on a socket where the system says who is there.
+        // There is no TLS on a Unix socket.
         Some(_) => "127.0.0.1:0".to_owned(),
         None => format!("unix-abstract:raddle-{}", settings.uid),
     }
 }
 
-/// What `ps` shows until the worker has its title.
-fn own_name() -> OsString {
+/// The process name until the worker sets its title.
+fn process_name() -> OsString {
     std::env::args_os()
         .next()
         .unwrap_or_else(|| "raddle".into())
 }
 
-/// An id for a worker, for its title. Unique in this process, and by the clock among others.
+/// A task id for the worker's title: unique in this process, and by the clock among others.
 fn next_tid() -> Tid {
     static CLOCK: Mutex<Option<TidClock>> = Mutex::new(None);
     let now = SystemTime::now()

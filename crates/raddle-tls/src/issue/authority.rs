@@ -1,4 +1,4 @@
-//! A CA for development: its own certificate and key, and what it issues.
+//! `Authority`: a CA for development.
 
 use std::{
     fmt,
@@ -16,61 +16,61 @@ use super::{SubjectName, Validity, pem::pem};
 
 /// A CA.
 pub struct Authority {
-    /// As PEM.
+    /// PEM.
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
     validity: Validity,
 }
 
-/// A certificate and its key, as PEM. The key is not shown.
+/// A certificate and its key as PEM. `Debug` does not show the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct IssuedCertificate {
-    /// For everybody.
+    /// The certificate, which is public.
     pub certificate: String,
-    /// For its owner alone.
+    /// The private key.
     pub key: String,
-    /// When it is valid: not longer than the CA.
+    /// The validity, which is within that of the CA.
     pub validity: Validity,
 }
 
-/// Why nothing was issued. Nothing of a key is in it.
+/// Why no certificate was issued. Never contains parts of a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IssueError {
-    /// There is no name.
-    #[error("a certificate has to be for somebody: give a name")]
+    /// No name was given.
+    #[error("the certificate needs a name: give at least one")]
     NoName,
-    /// There are several SPIFFE ids.
-    #[error("a certificate has one SPIFFE id: issue one for each")]
+    /// Several SPIFFE ids were given.
+    #[error("a certificate has at most one SPIFFE id: issue one certificate for each")]
     ManySpiffeIds,
-    /// The certificate of the CA is none.
-    #[error("the CA's certificate cannot be read")]
+    /// The CA's certificate is malformed.
+    #[error("the CA's certificate is malformed")]
     BadCertificate,
-    /// It is not that of a CA.
-    #[error("the CA's certificate is not that of a CA: what it signs would be accepted by nobody")]
+    /// The CA's certificate is not a CA certificate.
+    #[error("the certificate is not that of a CA: peers would refuse what it signs")]
     NoAuthority,
-    /// The key of the CA is none, or of another certificate.
-    #[error("the CA's key cannot be read, or is not that of its certificate")]
+    /// The CA's key is malformed, or does not match its certificate.
+    #[error("the CA's key is malformed, or does not match its certificate")]
     BadKey,
-    /// The CA is of yesterday.
+    /// The CA has expired.
     #[error("the CA has expired: make another with 'raddle cert ca'")]
     Expired,
-    /// Something in the cryptography.
-    #[error("the certificate cannot be made: {0}")]
+    /// The crypto library failed.
+    #[error("cannot make the certificate: {0}")]
     Failed(String),
 }
 
 const CERTIFICATE: &str = "CERTIFICATE";
 const KEY: &str = "PRIVATE KEY";
-/// The longest common name there is.
+/// Longest common name in X.509.
 const LONGEST_COMMON_NAME: usize = 64;
 
 impl Authority {
-    /// A new one.
+    /// Makes a new CA.
     pub fn new(name: &str, validity: Validity) -> Result<(Self, IssuedCertificate), IssueError> {
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = params(name, validity);
-        // It issues for workers, and for no other CA.
+        // Path length 0: it signs certificates of workers, and no other CA.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = pem(CERTIFICATE, params.self_signed(&key).map_err(failed)?.der());
@@ -89,7 +89,7 @@ impl Authority {
         ))
     }
 
-    /// One that was made before.
+    /// Loads a CA.
     pub fn from_pem(certificate: &str, key: &str) -> Result<Self, IssueError> {
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| IssueError::BadKey)?;
         let key = KeyPair::try_from(&key).map_err(|_| IssueError::BadKey)?;
@@ -118,12 +118,13 @@ impl Authority {
         })
     }
 
-    /// Its certificate, as PEM.
+    /// The CA's certificate as PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// A certificate for these names, to serve and to call with. It ends with the CA at the latest.
+    /// Issues a certificate for these names, for serving and calling. It ends with the CA at the
+    /// latest.
     pub fn issue(
         &self,
         names: &[SubjectName],
@@ -139,7 +140,7 @@ impl Authority {
         )
     }
 
-    /// The same, to call with and not to serve: nobody who has it passes for a worker.
+    /// Issues a certificate for calling only: its holder cannot pose as a worker.
     pub fn issue_for_caller(
         &self,
         names: &[SubjectName],

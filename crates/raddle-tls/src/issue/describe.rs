@@ -1,4 +1,4 @@
-//! What is in certificates, for people. What is in keys is not looked at.
+//! Describes certificates for people. Keys are only counted.
 
 use std::net::IpAddr;
 
@@ -13,67 +13,68 @@ use x509_parser::{
     public_key::PublicKey,
 };
 
-/// What is in a PEM file.
+/// The contents of a PEM file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PemContents {
     /// Its certificates, in order.
     pub certificates: Vec<CertificateDescription>,
-    /// How many private keys there are beside them.
+    /// Number of private keys.
     pub keys: usize,
 }
 
-/// What is in a certificate. Texts are as they stand there, whoever wrote them: what shows them has to make them harmless.
+/// The contents of a certificate. Texts are verbatim, and come from its issuer: escape them before
+/// showing them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CertificateDescription {
-    /// Whom it is for, as it was called by hand.
+    /// The subject.
     pub subject: String,
-    /// Who has issued it.
+    /// The issuer.
     pub issuer: String,
-    /// Its number, in hexadecimal.
+    /// The serial number, in hexadecimal.
     pub serial: String,
-    /// The names that count.
+    /// The subject alternative names.
     pub names: Vec<String>,
-    /// From when it is valid, in seconds since 1970.
+    /// Start of validity, in seconds since 1970.
     pub not_before: i64,
-    /// Until when.
+    /// End of validity, in seconds since 1970.
     pub not_after: i64,
-    /// Whether it is that of a CA.
+    /// Whether it is a CA certificate.
     pub is_ca: bool,
-    /// What it may be used for, if it says so: `server`, `client` and `other`.
+    /// The extended key usages, if any: `server`, `client` and `other`.
     pub usages: Vec<&'static str>,
-    /// Of what kind its key is.
+    /// Type and size of the key.
     pub key: String,
-    /// The SHA-256 of all of it, in hexadecimal.
+    /// The SHA-256 fingerprint, in hexadecimal.
     pub sha256: String,
 }
 
-/// Nothing can be said about it.
+/// Why a file cannot be described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescribeError {
-    /// It is no PEM.
-    #[error("it is no PEM, or ends in the middle of it")]
+    /// It is not PEM.
+    #[error("it is not PEM, or ends in the middle of a section")]
     Pem,
-    /// There is nothing in it that can be shown.
+    /// It contains neither certificates nor keys.
     #[error("there is no certificate in it")]
     Empty,
-    /// There is a key in it and nothing else.
-    #[error("there is a private key in it and no certificate: keys are not shown")]
+    /// It contains only keys.
+    #[error("it contains a private key and no certificate: keys are not shown")]
     OnlyKey,
-    /// A certificate is none.
-    #[error("certificate {0} in it is broken")]
+    /// A certificate is malformed.
+    #[error("certificate {0} in it is malformed")]
     Certificate(usize),
 }
 
-/// What is in a PEM file.
+/// Describes the contents of a PEM file.
 pub fn describe(pem: &[u8]) -> Result<PemContents, DescribeError> {
     let (mut certificates, mut keys) = (Vec::new(), 0);
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
         match section.map_err(|_| DescribeError::Pem)? {
             (SectionKind::Certificate, der) => {
                 let broken = DescribeError::Certificate(certificates.len() + 1);
-                certificates.push(of(&der.into()).ok_or(broken)?);
+                certificates.push(describe_certificate(&der.into()).ok_or(broken)?);
             }
             (
                 SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey,
@@ -89,7 +90,7 @@ pub fn describe(pem: &[u8]) -> Result<PemContents, DescribeError> {
     }
 }
 
-fn of(der: &CertificateDer<'_>) -> Option<CertificateDescription> {
+fn describe_certificate(der: &CertificateDer<'_>) -> Option<CertificateDescription> {
     let (rest, parsed) = X509Certificate::from_der(der).ok()?;
     if !rest.is_empty() {
         return None;
@@ -138,10 +139,10 @@ fn name(name: &GeneralName<'_>) -> String {
             match (<[u8; 4]>::try_from(*octets), <[u8; 16]>::try_from(*octets)) {
                 (Ok(octets), _) => IpAddr::from(octets).to_string(),
                 (_, Ok(octets)) => IpAddr::from(octets).to_string(),
-                _ => "an address of a strange length".into(),
+                _ => "an address of invalid length".into(),
             }
         }
-        _ => "a name of another kind".into(),
+        _ => "a name of another type".into(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Writing a certificate and its key so that there is never half a file, nor a key that others can read, nor one that is lost by mistake.
+//! Writes a certificate and its key: atomically, the key readable by its owner only, and without
+//! overwriting by accident.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -15,22 +16,23 @@ use super::IssuedCertificate;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    /// There is one, and it may be in use.
-    #[error("{} is there already: write elsewhere, or say that it is to be replaced", .0.display())]
+    /// A file exists, and may be in use.
+    #[error("{} exists already: write to another directory, or ask for a replacement", .0.display())]
     Exists(PathBuf),
-    /// It cannot be written.
+    /// A file cannot be written.
     #[error("cannot write {}: {reason}", path.display())]
     Unwritable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         reason: io::Error,
     },
 }
 
-/// Writes a certificate to `STEM-cert.pem` in a directory, which is made for its owner alone if there is none, and the key to `STEM-key.pem`. What is there
-/// stays, unless it is to be replaced. Returns where they are, the certificate first.
+/// Writes a certificate to `STEM-cert.pem` and its key to `STEM-key.pem`. Makes the directory, for
+/// its owner only, if it is missing. Existing files are kept unless `replace` is set. Returns the
+/// paths, the certificate first.
 pub fn write_pair(
     directory: &Path,
     stem: &str,
@@ -50,7 +52,7 @@ pub fn write_pair(
         directory.join(format!("{stem}-cert.pem")),
         directory.join(format!("{stem}-key.pem")),
     );
-    // Both, before anything is changed.
+    // Check both before changing anything.
     if !replace
         && let Some(there) = [&certificate, &key]
             .into_iter()
@@ -58,7 +60,8 @@ pub fn write_pair(
     {
         return Err(FilesError::Exists(there.clone()));
     }
-    // Both are written before either has its name: what has no room, or may not be written, leaves what was there.
+    // Write both drafts before renaming either, so that a full disk or missing permission changes
+    // nothing.
     let drafts = [
         (&certificate, &pair.certificate, 0o644),
         (&key, &pair.key, 0o600),
@@ -69,11 +72,11 @@ pub fn write_pair(
     let [certificate_draft, key_draft] = drafts;
     let (certificate_draft, key_draft) = (certificate_draft?, key_draft?);
     certificate_draft
-        .place(&certificate, replace)
+        .persist(&certificate, replace)
         .map_err(failed(&certificate))?;
-    key_draft.place(&key, replace).map_err(|reason| {
+    key_draft.persist(&key, replace).map_err(|reason| {
         if !replace {
-            // Alone it would be in the way of the next try.
+            // Without its key the certificate would block the next attempt.
             let _ = fs::remove_file(&certificate);
         }
         failed(&key)(reason)
@@ -81,7 +84,7 @@ pub fn write_pair(
     Ok((certificate, key))
 }
 
-/// A file beside the one that it is to be. Gone with this.
+/// A temporary file next to its destination. Removed on drop.
 struct Draft(PathBuf);
 
 impl Draft {
@@ -92,12 +95,12 @@ impl Draft {
         Ok(draft)
     }
 
-    /// Gives it its name, all at once.
-    fn place(self, path: &Path, replace: bool) -> io::Result<()> {
+    /// Moves the file to its destination, atomically.
+    fn persist(self, path: &Path, replace: bool) -> io::Result<()> {
         if replace {
             fs::rename(&self.0, path)?;
         } else {
-            // Unlike a rename, it fails when there is something.
+            // Unlike a rename, a hard link fails if the destination exists.
             fs::hard_link(&self.0, path)?;
         }
         File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
@@ -106,7 +109,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // After a rename it is not there any more.
+        // Fails after a rename, which has moved the file.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_for_their_owner_and_are_not_replaced_by_mistake() {
+    fn keys_are_private_and_not_overwritten_by_accident() {
         let home = tempfile::tempdir().unwrap();
         let directory = home.path().join("a/b");
         let (certificate, key) = write_pair(&directory, "x", &pair("1"), false).unwrap();
@@ -158,14 +161,14 @@ mod tests {
         assert_eq!(
             fs::read_dir(&directory).unwrap().count(),
             2,
-            "no draft is left"
+            "no draft remains"
         );
     }
 
     #[test]
-    fn what_fails_leaves_nothing() {
+    fn failed_write_leaves_nothing() {
         let home = tempfile::tempdir().unwrap();
-        // A directory where the certificate is to be.
+        // A directory in place of the certificate.
         fs::create_dir(home.path().join("x-cert.pem")).unwrap();
         assert!(matches!(
             write_pair(home.path(), "x", &pair("1"), true),
@@ -176,7 +179,7 @@ mod tests {
             .map(|entry| entry.unwrap().file_name())
             .collect();
         assert_eq!(left, ["x-cert.pem"]);
-        // A key that is in use stays with the certificate that it is of.
+        // An existing key stays with its certificate.
         fs::write(home.path().join("x-key.pem"), "key 0").unwrap();
         assert!(write_pair(home.path(), "x", &pair("1"), true).is_err());
         assert_eq!(
@@ -186,7 +189,7 @@ mod tests {
         assert_eq!(
             fs::read_dir(home.path()).unwrap().count(),
             2,
-            "no draft is left"
+            "no draft remains"
         );
     }
 }

@@ -1,7 +1,8 @@
-//! Making certificates for development and tests, and saying what is in those that there are (feature `issue`).
+//! Development certificates: issuing them, and describing any (feature `issue`).
 //!
-//! An [`Authority`] is a CA in two files. It knows of nothing but names and times: it keeps no list of what it has issued, revokes nothing, and its key is
-//! not encrypted. Where that is not enough there are CAs that do more, and credentials take their certificates all the same.
+//! An [`Authority`] is a CA in two files. It keeps no list of what it has issued, revokes nothing,
+//! and its key is not encrypted. Use another CA where that is not enough; credentials accept its
+//! certificates too.
 
 mod authority;
 mod describe;

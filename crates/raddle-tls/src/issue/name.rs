@@ -1,4 +1,4 @@
-//! Names that a certificate can be issued for. Pure.
+//! The subject names of certificates. Pure.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -8,23 +8,23 @@ use rustls::pki_types::DnsName;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SubjectName {
-    /// A host; with `*.` before it, all hosts of a domain.
+    /// A host name; with `*.` in front, all hosts of a domain.
     Dns(String),
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
     /// A URI, such as a SPIFFE id.
     Uri(String),
 }
 
-/// A certificate cannot be issued for this.
+/// The name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a certificate cannot be for '{name}': {reason}")]
+#[error("invalid certificate name '{name}': {reason}")]
 pub struct SubjectNameError {
     name: String,
     reason: &'static str,
 }
 
-/// As long as it may be, by the SPIFFE standard.
+/// Limit of the SPIFFE standard.
 const LONGEST_URI: usize = 2048;
 
 impl SubjectName {
@@ -33,7 +33,7 @@ impl SubjectName {
         matches!(self, Self::Uri(uri) if uri.starts_with("spiffe://"))
     }
 
-    /// What a file may be called that is about it.
+    /// A file name stem for this name.
     pub fn file_stem(&self) -> String {
         let text = self.to_string();
         let bare = text
@@ -48,7 +48,7 @@ impl SubjectName {
             }
         };
         let stem: String = bare.chars().map(tame).take(100).collect();
-        // No file is to be hidden, or to be taken for a flag.
+        // Neither a hidden file, nor one that looks like an option.
         let stem = stem.trim_matches(['.', '-']);
         if stem.is_empty() {
             "certificate".into()
@@ -81,7 +81,7 @@ impl FromStr for SubjectName {
         let domain = name.strip_prefix("*.");
         if domain.is_some_and(|domain| !domain.contains('.')) {
             return Err(wrong(
-                "nobody accepts it for a whole top-level domain: put one more name behind the star",
+                "a wildcard for a whole top-level domain is refused by peers: add a label after the star",
             ));
         }
         match DnsName::try_from(domain.unwrap_or(name)) {
@@ -96,21 +96,21 @@ impl FromStr for SubjectName {
 fn check_uri(uri: &str) -> Result<(), &'static str> {
     if uri.len() > LONGEST_URI || !uri.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(
-            "a URI has at most 2048 characters, no blanks, and no others than those of ASCII",
+            "a URI has at most 2048 characters, all of them printable ASCII without spaces",
         );
     }
     let (scheme, rest) = uri
         .split_once("://")
-        .ok_or("a URI has a scheme, as in spiffe://prod/web")?;
+        .ok_or("a URI needs a scheme, as in spiffe://prod/web")?;
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
     if !is_scheme || rest.is_empty() || rest.starts_with('/') {
-        return Err("a URI has a scheme and a host, as in spiffe://prod/web");
+        return Err("a URI needs a scheme and a host, as in spiffe://prod/web");
     }
     if uri.contains('*') {
-        return Err("a certificate is for one URI: stars are for those who compare");
+        return Err("a certificate is for one URI, without stars");
     }
     if scheme.eq_ignore_ascii_case("spiffe") {
         check_spiffe(uri)
@@ -119,24 +119,26 @@ fn check_uri(uri: &str) -> Result<(), &'static str> {
     }
 }
 
-/// By the standard, and not more lenient: others that read the certificate are not.
+/// Strict, as in the standard: other programs that read the certificate are strict too.
 fn check_spiffe(uri: &str) -> Result<(), &'static str> {
     let rest = uri
         .strip_prefix("spiffe://")
-        .ok_or("the scheme of a SPIFFE id is in small letters")?;
+        .ok_or("the scheme of a SPIFFE id is lower case")?;
     let (domain, path) = rest
         .split_once('/')
         .map_or((rest, None), |(domain, path)| (domain, Some(path)));
     let is_of_domain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
     if domain.is_empty() || domain.len() > 255 || !domain.bytes().all(is_of_domain) {
-        return Err("the trust domain of a SPIFFE id has small letters, digits, and . - _");
+        return Err(
+            "the trust domain of a SPIFFE id consists of lower case letters, digits, and . - _",
+        );
     }
     let is_of_path = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let is_part = |part: &str| !matches!(part, "" | "." | "..") && part.bytes().all(is_of_path);
     if path.is_some_and(|path| !path.split('/').all(is_part)) {
         return Err(
-            "the path of a SPIFFE id has parts of letters, digits, and . - _, and no slash at its end",
+            "the path of a SPIFFE id consists of segments of letters, digits, and . - _, without a slash at the end",
         );
     }
     Ok(())
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn kinds_of_names_are_recognised() {
         assert_eq!(
             read("Worker.Internal"),
             SubjectName::Dns("worker.internal".into())
@@ -178,21 +180,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_with_what_to_do() {
+    fn invalid_names_are_refused_with_a_hint() {
         for (name, words) in [
             ("", "a host name"),
             ("a b", "a host name"),
             ("host:80", "without a port"),
             ("a.*.b", "a host name"),
             ("host.", "a host name"),
-            ("*.internal", "behind the star"),
+            ("*.internal", "after the star"),
             ("-x", "a host name"),
             ("spiffe://", "a scheme and a host"),
             ("spiffe:///web", "a scheme and a host"),
             ("spiffe://Prod/web", "trust domain"),
-            ("SPIFFE://prod/web", "small letters"),
-            ("spiffe://prod/", "no slash at its end"),
-            ("spiffe://prod/a//b", "no slash"),
+            ("SPIFFE://prod/web", "lower case"),
+            ("spiffe://prod/", "without a slash at the end"),
+            ("spiffe://prod/a//b", "without a slash"),
             ("spiffe://prod/../b", "path"),
             ("spiffe://prod/a?b", "path"),
             ("spiffe://prod/*", "one URI"),
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_called_after_their_names() {
+    fn file_stems_follow_the_names() {
         for (name, stem) in [
             ("worker.internal", "worker.internal"),
             ("spiffe://prod/ns/web", "prod-ns-web"),
@@ -221,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_a_name_is_shown_as_it_was_and_makes_a_file(name in "[a-z0-9:/.*-]{1,40}") {
+        fn valid_names_round_trip_and_make_file_stems(name in "[a-z0-9:/.*-]{1,40}") {
             if let Ok(read) = name.parse::<SubjectName>() {
                 prop_assert_eq!(&read.to_string().parse::<SubjectName>().unwrap(), &read);
                 let stem = read.file_stem();

@@ -1,11 +1,11 @@
-//! PEM, as it is written.
+//! PEM encoding.
 
 use data_encoding::BASE64;
 
-/// How many characters a line has.
+/// Characters per line.
 const LINE: usize = 64;
 
-/// What is to stand in a file under this label.
+/// Encodes a section with this label.
 pub(crate) fn pem(label: &str, der: &[u8]) -> String {
     let text = BASE64.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");
@@ -25,7 +25,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_can_be_read(der in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn encoded_pem_can_be_decoded(der in prop::collection::vec(any::<u8>(), 0..300)) {
             let pem = super::pem("CERTIFICATE", &der);
             let read = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
             prop_assert_eq!(read.as_ref(), &der[..]);

@@ -1,10 +1,10 @@
-//! From when until when a certificate is valid.
+//! Validity periods of certificates.
 
 use std::time::{Duration, SystemTime};
 
 use time::OffsetDateTime;
 
-/// From when until when a certificate is valid.
+/// The validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     /// Not before.
@@ -14,11 +14,12 @@ pub struct Validity {
 }
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// How far the clocks of machines may be apart that talk to each other at once.
+/// Clock skew between machines.
 const SKEW: Duration = Duration::from_secs(60 * 60);
 
 impl Validity {
-    /// From a little before `now`, for machines whose clocks are behind, for this many days.
+    /// This many days, from slightly before `now`, because the clocks of other machines may be
+    /// behind.
     pub fn days(now: SystemTime, days: u32) -> Self {
         Self {
             from: now.checked_sub(SKEW).unwrap_or(now),
@@ -26,7 +27,7 @@ impl Validity {
         }
     }
 
-    /// Not longer than `other`.
+    /// The intersection with `other`.
     pub(super) fn within(self, other: Self) -> Self {
         Self {
             from: self.from.max(other.from),
@@ -34,10 +35,10 @@ impl Validity {
         }
     }
 
-    /// As certificates have it: in whole seconds.
+    /// Start and end in whole seconds, as X.509 encodes them.
     pub(super) fn bounds(self) -> (OffsetDateTime, OffsetDateTime) {
         let whole = |at: SystemTime| OffsetDateTime::from(at).replace_nanosecond(0);
-        let whole = |at| whole(at).expect("no nanoseconds are a number of nanoseconds");
+        let whole = |at| whole(at).expect("0 is a valid number of nanoseconds");
         (whole(self.from), whole(self.until))
     }
 }

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Tests of allow rules.
 
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ fn allow(text: &str) -> AllowRules {
 }
 
 #[test]
-fn rules_say_who_may_do_what_and_nothing_else_is_allowed() {
+fn permits_what_a_rule_allows_and_nothing_else() {
     let rules = "
         # the web may count
         spiffe://prod/web    = math.*, image::resize
@@ -47,7 +47,7 @@ fn rules_say_who_may_do_what_and_nothing_else_is_allowed() {
         may(&ops, Action::Stop) && may(&ops, Action::Info) && !may(&ops, Action::Call("math.add"))
     );
     assert!(!may(&uri("spiffe://dev/web"), Action::Call("math.add")));
-    // What is a host to the rule is no URI, and the other way round.
+    // A host rule does not match a URI, and vice versa.
     assert!(
         !may(&uri("a.batch.internal"), Action::Call("x"))
             && !may(&host("spiffe://prod/web"), Action::Call("math.add"))
@@ -56,7 +56,7 @@ fn rules_say_who_may_do_what_and_nothing_else_is_allowed() {
 }
 
 #[test]
-fn one_of_several_names_is_enough() {
+fn one_matching_name_is_enough() {
     let rules = allow("spiffe://prod/web = math.*");
     let both: Identity = [
         CertificateName::Dns("web".into()),
@@ -68,7 +68,7 @@ fn one_of_several_names_is_enough() {
 }
 
 #[test]
-fn by_default_a_verified_certificate_is_what_it_takes() {
+fn default_rules_require_a_verified_certificate() {
     let (rules, somebody) = (AllowRules::default(), Identity::from_iter([]));
     for action in [
         Action::Call("math.add"),
@@ -90,7 +90,7 @@ fn by_default_a_verified_certificate_is_what_it_takes() {
 }
 
 #[test]
-fn a_star_is_whoever_was_verified_and_anyone_is_anyone() {
+fn star_matches_verified_peers_and_anyone_matches_all() {
     let verified = allow("* = math.*");
     assert!(verified.permits(Some(&Identity::from_iter([])), Action::Call("math.add")));
     assert!(!verified.permits(None, Action::Call("math.add")));
@@ -98,7 +98,7 @@ fn a_star_is_whoever_was_verified_and_anyone_is_anyone() {
 }
 
 #[test]
-fn what_is_no_rule_is_refused_with_what_to_write() {
+fn invalid_rules_are_refused_with_a_hint() {
     for (text, words) in [
         ("", "there are no rules"),
         ("# nothing\n\n", "there are no rules"),
@@ -106,23 +106,23 @@ fn what_is_no_rule_is_refused_with_what_to_write() {
         ("= math.*", "WHO = WHAT"),
         ("a.internal =", "WHO = WHAT"),
         ("a.internal = x,,y", "WHO = WHAT"),
-        ("a.internal = @halt", "'@halt' is not known"),
-        ("@everyone = *", "'@everyone' is not known"),
-        ("spiffe://prod* = *", "behind the slash"),
-        ("a b = *", "no blanks"),
-        ("a_b!c = *", "a host name has"),
-        ("10.0.0.7 = *", "not by an address"),
-        ("10.0.*.* = *", "not by an address"),
-        ("2001:db8::7 = *", "not by an address"),
-        ("[::1] = *", "not by an address"),
-        ("a.internal = math add", "no blanks"),
+        ("a.internal = @halt", "unknown keyword '@halt'"),
+        ("@everyone = *", "unknown keyword '@everyone'"),
+        ("spiffe://prod* = *", "after the slash"),
+        ("a b = *", "without spaces"),
+        ("a_b!c = *", "a host name consists"),
+        ("10.0.0.7 = *", "not by address"),
+        ("10.0.*.* = *", "not by address"),
+        ("2001:db8::7 = *", "not by address"),
+        ("[::1] = *", "not by address"),
+        ("a.internal = math add", "without spaces"),
     ] {
         let error = text.parse::<AllowRules>().unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");
     }
-    // Hosts may have numbers in their names.
+    // Host names may contain numbers.
     assert!(allow("7.web.internal = x").permits(Some(&host("7.web.internal")), Action::Call("x")));
-    // The last one: a URI may have others.
+    // The rule is split at the last `=`, because a URI may contain others.
     let rule = allow("https://host/a?b=c = math.add");
     assert!(rule.permits(Some(&uri("https://host/a?b=c")), Action::Call("math.add")));
     assert_eq!(AllowRules::new([]), Err(AllowError::Empty));
@@ -160,7 +160,7 @@ fn caller() -> impl Strategy<Value = Option<Identity>> {
 
 proptest! {
     #[test]
-    fn rules_are_read_as_they_are_shown(rules in prop::collection::vec(rule(), 1..5)) {
+    fn rules_round_trip(rules in prop::collection::vec(rule(), 1..5)) {
         let rules = AllowRules::new(rules).unwrap();
         prop_assert_eq!(&allow(&rules.to_string()), &rules);
         let written = serde_json::to_string(&rules).unwrap();
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rule_more_takes_no_right_away_and_adds_its_own(
+    fn rules_add_up(
         rules in prop::collection::vec(rule(), 1..4), more in rule(), caller in caller(), routine in "[a-c.]{1,4}",
     ) {
         let fewer = AllowRules::new(rules.clone()).unwrap();
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn who_shows_nothing_may_what_anyone_may(rules in prop::collection::vec(rule(), 1..4), routine in "[a-c.]{1,4}") {
+    fn peers_without_certificate_get_the_rights_of_anyone(rules in prop::collection::vec(rule(), 1..4), routine in "[a-c.]{1,4}") {
         let for_anyone = rules.iter().any(|rule| rule.to_string().starts_with("@anyone"));
         let rules = AllowRules::new(rules).unwrap();
         for action in [Action::Call(&routine), Action::Stop, Action::Info] {
@@ -190,13 +190,13 @@ proptest! {
     }
 
     #[test]
-    fn stopping_and_asking_take_words_of_their_own(who in who(), routine in "[a-c.*]{1,4}", caller in caller()) {
+    fn stop_and_info_need_their_own_keywords(who in who(), routine in "[a-c.*]{1,4}", caller in caller()) {
         let rules = allow(&format!("{who} = {routine}, *"));
         prop_assert!(!rules.permits(caller.as_ref(), Action::Stop) && !rules.permits(caller.as_ref(), Action::Info));
     }
 
     #[test]
-    fn no_text_does_harm(text in "\\PC{0,60}", lines in "[a-z@*=,/: \n#.]{0,80}") {
+    fn parser_never_panics(text in "\\PC{0,60}", lines in "[a-z@*=,/: \n#.]{0,80}") {
         let _ = (text.parse::<AllowRules>(), lines.parse::<AllowRules>());
     }
 }

@@ -1,4 +1,4 @@
-//! Who is let in, and who is refused and why.
+//! Tests of which handshakes succeed, and why others fail.
 
 use rustls::{
     ClientConnection, HandshakeKind, ServerConnection,
@@ -15,18 +15,18 @@ use super::{
 
 fn expecting(ca: &Authority, names: &[&str]) -> WorkerCredentials {
     let expected = names.iter().map(|name| name.parse::<PeerName>().unwrap());
-    recipe(ca, &issue(ca, &["caller.internal"], a_day()))
+    source(ca, &issue(ca, &["caller.internal"], a_day()))
         .expecting(expected)
         .load()
         .unwrap()
 }
 
 #[test]
-fn two_of_the_same_ca_meet_and_know_each_other() {
+fn mutual_tls_verifies_both_peers() {
     let ca = authority();
     let worker = credentials(&ca, &[HOST]);
     let caller = credentials(&ca, &["web.internal", "spiffe://prod/web"]);
-    let met = meet(&worker, &caller).unwrap();
+    let met = handshake(&worker, &caller).unwrap();
     assert_eq!(
         met.caller().unwrap().to_string(),
         "web.internal, spiffe://prod/web"
@@ -40,9 +40,9 @@ fn two_of_the_same_ca_meet_and_know_each_other() {
 }
 
 #[test]
-fn who_has_nothing_to_show_is_refused() {
+fn caller_without_certificate_is_refused() {
     let ca = authority();
-    let parted = meet(&credentials(&ca, &[HOST]), &stranger(&ca))
+    let parted = handshake(&credentials(&ca, &[HOST]), &anonymous_credentials(&ca))
         .err()
         .unwrap();
     assert_eq!(
@@ -56,19 +56,26 @@ fn who_has_nothing_to_show_is_refused() {
 }
 
 #[test]
-fn one_way_tls_lets_everybody_in_and_knows_nobody() {
+fn one_way_tls_accepts_anonymous_callers() {
     let ca = authority();
     let own = issue(&ca, &[HOST], a_day());
-    let worker = recipe(&ca, &own).mutual(false).load().unwrap();
-    assert!(meet(&worker, &stranger(&ca)).unwrap().caller().is_none());
+    let worker = source(&ca, &own).mutual(false).load().unwrap();
     assert!(
-        meet(&worker, &credentials(&ca, &["web.internal"]))
+        handshake(&worker, &anonymous_credentials(&ca))
             .unwrap()
             .caller()
             .is_none()
     );
-    // The worker is verified all the same.
-    let parted = meet(&worker, &stranger(&authority())).err().unwrap();
+    assert!(
+        handshake(&worker, &credentials(&ca, &["web.internal"]))
+            .unwrap()
+            .caller()
+            .is_none()
+    );
+    // The worker is verified nevertheless.
+    let parted = handshake(&worker, &anonymous_credentials(&authority()))
+        .err()
+        .unwrap();
     assert_eq!(
         parted.caller,
         Some(HandshakeError::Ours(HandshakeErrorKind::UnknownIssuer))
@@ -76,13 +83,13 @@ fn one_way_tls_lets_everybody_in_and_knows_nobody() {
 }
 
 #[test]
-fn another_ca_is_no_ca() {
+fn certificate_of_another_ca_is_refused() {
     let (ours, theirs) = (authority(), authority());
-    // Each trusts the other's CA, so that only one side has something to refuse.
+    // Each side trusts the other's CA, so that only one side refuses.
     let worker = credentials(&ours, &[HOST]);
     let own = issue(&theirs, &["web.internal"], a_day());
-    let caller = recipe(&ours, &own).load().unwrap();
-    let parted = meet(&worker, &caller).err().unwrap();
+    let caller = source(&ours, &own).load().unwrap();
+    let parted = handshake(&worker, &caller).err().unwrap();
     assert_eq!(
         parted.worker,
         Some(HandshakeError::Ours(HandshakeErrorKind::UnknownIssuer))
@@ -91,7 +98,7 @@ fn another_ca_is_no_ca() {
         parted.caller,
         Some(HandshakeError::Theirs(HandshakeErrorKind::UnknownIssuer))
     );
-    let parted = meet(&worker, &credentials(&theirs, &["web.internal"]))
+    let parted = handshake(&worker, &credentials(&theirs, &["web.internal"]))
         .err()
         .unwrap();
     assert_eq!(
@@ -105,14 +112,14 @@ fn another_ca_is_no_ca() {
 }
 
 #[test]
-fn what_has_expired_is_refused_on_either_side() {
+fn expired_certificate_is_refused_on_either_side() {
     let ca = authority();
     let old = |name| {
-        recipe(&ca, &issue(&ca, &[name], yesterday()))
+        source(&ca, &issue(&ca, &[name], yesterday()))
             .load()
             .unwrap()
     };
-    let parted = meet(&credentials(&ca, &[HOST]), &old("web.internal"))
+    let parted = handshake(&credentials(&ca, &[HOST]), &old("web.internal"))
         .err()
         .unwrap();
     assert_eq!(
@@ -123,7 +130,7 @@ fn what_has_expired_is_refused_on_either_side() {
         parted.caller,
         Some(HandshakeError::Theirs(HandshakeErrorKind::Expired))
     );
-    let parted = meet(&old(HOST), &credentials(&ca, &["web.internal"]))
+    let parted = handshake(&old(HOST), &credentials(&ca, &["web.internal"]))
         .err()
         .unwrap();
     assert_eq!(
@@ -133,10 +140,10 @@ fn what_has_expired_is_refused_on_either_side() {
 }
 
 #[test]
-fn a_worker_of_another_name_is_refused() {
+fn worker_with_another_name_is_refused() {
     let ca = authority();
     let worker = credentials(&ca, &["other.internal", "spiffe://prod/other"]);
-    let parted = meet(&worker, &credentials(&ca, &["web.internal"]))
+    let parted = handshake(&worker, &credentials(&ca, &["web.internal"]))
         .err()
         .unwrap();
     let shown = "other.internal, spiffe://prod/other".into();
@@ -155,18 +162,18 @@ fn a_worker_of_another_name_is_refused() {
 }
 
 #[test]
-fn who_vouches_for_himself_is_refused() {
+fn self_signed_certificate_is_refused() {
     let ca = authority();
     for (is_ca, reason) in [
         (false, HandshakeErrorKind::UnknownIssuer),
         (true, HandshakeErrorKind::BadCertificate),
     ] {
-        let own = |name| recipe(&ca, &self_signed(&[name], is_ca)).load().unwrap();
-        let parted = meet(&credentials(&ca, &[HOST]), &own("web.internal"))
+        let own = |name| source(&ca, &self_signed(&[name], is_ca)).load().unwrap();
+        let parted = handshake(&credentials(&ca, &[HOST]), &own("web.internal"))
             .err()
             .unwrap();
         assert_eq!(parted.worker, Some(HandshakeError::Ours(reason.clone())));
-        let parted = meet(&own(HOST), &credentials(&ca, &["web.internal"]))
+        let parted = handshake(&own(HOST), &credentials(&ca, &["web.internal"]))
             .err()
             .unwrap();
         assert_eq!(parted.caller, Some(HandshakeError::Ours(reason)));
@@ -174,12 +181,12 @@ fn who_vouches_for_himself_is_refused() {
 }
 
 #[test]
-fn whoever_has_our_own_certificate_is_ours_wherever_it_is() {
+fn worker_with_our_own_certificate_is_accepted_at_any_address() {
     let ca = authority();
     let own = credentials(&ca, &["10.0.0.7"]);
-    assert!(meet_at(&own, &own, "127.0.0.1").is_ok());
-    // The same name is not the same certificate.
-    let parted = meet_at(&credentials(&ca, &["10.0.0.7"]), &own, "127.0.0.1")
+    assert!(handshake_with(&own, &own, "127.0.0.1").is_ok());
+    // An equal name is not the same certificate.
+    let parted = handshake_with(&credentials(&ca, &["10.0.0.7"]), &own, "127.0.0.1")
         .err()
         .unwrap();
     assert!(
@@ -192,7 +199,7 @@ fn whoever_has_our_own_certificate_is_ours_wherever_it_is() {
 }
 
 #[test]
-fn workers_may_be_known_by_other_names_than_their_hosts() {
+fn expected_names_replace_the_host_name() {
     let ca = authority();
     let worker = credentials(&ca, &["spiffe://prod/render/7"]);
     for names in [
@@ -201,7 +208,7 @@ fn workers_may_be_known_by_other_names_than_their_hosts() {
         &["nobody", "spiffe://prod/*"],
     ] {
         assert!(
-            meet_at(&worker, &expecting(&ca, names), "10.0.0.7").is_ok(),
+            handshake_with(&worker, &expecting(&ca, names), "10.0.0.7").is_ok(),
             "{names:?}"
         );
     }
@@ -211,7 +218,7 @@ fn workers_may_be_known_by_other_names_than_their_hosts() {
         &["10.0.0.7"],
         &["prod"],
     ] {
-        let parted = meet_at(&worker, &expecting(&ca, names), "10.0.0.7")
+        let parted = handshake_with(&worker, &expecting(&ca, names), "10.0.0.7")
             .err()
             .unwrap();
         assert!(
@@ -222,18 +229,18 @@ fn workers_may_be_known_by_other_names_than_their_hosts() {
             "{names:?}: {parted:?}"
         );
     }
-    // Of hosts as well, within a label; and one that has a star itself is nobody in particular.
+    // Host patterns match within a label, and a wildcard certificate matches none.
     let (worker, star) = (
         credentials(&ca, &["a.pool.internal"]),
         credentials(&ca, &["*.pool.internal"]),
     );
-    assert!(meet_at(&worker, &expecting(&ca, &["*.Pool.internal"]), "10.0.0.7").is_ok());
+    assert!(handshake_with(&worker, &expecting(&ca, &["*.Pool.internal"]), "10.0.0.7").is_ok());
     for (worker, name) in [
         (&worker, "*.other"),
         (&worker, "*.internal"),
         (&star, "*.pool.internal"),
     ] {
-        let parted = meet_at(worker, &expecting(&ca, &[name]), "10.0.0.7")
+        let parted = handshake_with(worker, &expecting(&ca, &[name]), "10.0.0.7")
             .err()
             .unwrap();
         assert!(
@@ -244,8 +251,8 @@ fn workers_may_be_known_by_other_names_than_their_hosts() {
             "{name}: {parted:?}"
         );
     }
-    // Where names are expected, the host is none of them by itself.
-    let parted = meet(
+    // Expected names replace the host name.
+    let parted = handshake(
         &credentials(&ca, &[HOST]),
         &expecting(&ca, &["spiffe://prod/*"]),
     )
@@ -268,12 +275,16 @@ fn workers_may_be_known_by_other_names_than_their_hosts() {
         ("pool.internal", false),
         ("127.0.0.2", false),
     ] {
-        assert_eq!(meet_at(&many, &caller, host).is_ok(), is_of, "{host}");
+        assert_eq!(
+            handshake_with(&many, &caller, host).is_ok(),
+            is_of,
+            "{host}"
+        );
     }
 }
 
 #[test]
-fn a_certificate_is_used_for_what_it_was_issued_for() {
+fn certificate_usages_are_enforced() {
     let ca = Authority::new("test CA", a_day()).unwrap();
     let der = PrivateKeyDer::from_pem_slice(ca.1.key.as_bytes()).unwrap();
     let issuer = rcgen::KeyPair::try_from(&der).unwrap();
@@ -283,9 +294,9 @@ fn a_certificate_is_used_for_what_it_was_issued_for() {
     let mut params = rcgen::CertificateParams::new([HOST.to_owned()]).unwrap();
     params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     let own = issued(&params.signed_by(&key, &issuer).unwrap(), &key);
-    let server_only = recipe(&ca.0, &own).load().unwrap();
-    assert!(meet(&server_only, &credentials(&ca.0, &["web.internal"])).is_ok());
-    let parted = meet(&credentials(&ca.0, &[HOST]), &server_only)
+    let server_only = source(&ca.0, &own).load().unwrap();
+    assert!(handshake(&server_only, &credentials(&ca.0, &["web.internal"])).is_ok());
+    let parted = handshake(&credentials(&ca.0, &[HOST]), &server_only)
         .err()
         .unwrap();
     assert_eq!(
@@ -295,7 +306,7 @@ fn a_certificate_is_used_for_what_it_was_issued_for() {
 }
 
 #[test]
-fn nobody_is_let_in_by_what_was_agreed_before() {
+fn sessions_are_not_resumed() {
     let ca = authority();
     let (worker, caller) = (
         credentials(&ca, &[HOST]),
@@ -305,33 +316,33 @@ fn nobody_is_let_in_by_what_was_agreed_before() {
     for _ in 0..3 {
         let name = WorkerCredentials::server_name(HOST).unwrap();
         let client = ClientConnection::new(client.clone(), name).unwrap();
-        let met = shake(client, ServerConnection::new(server.clone()).unwrap()).unwrap();
+        let met = run_handshake(client, ServerConnection::new(server.clone()).unwrap()).unwrap();
         assert_eq!(met.server.handshake_kind(), Some(HandshakeKind::Full));
     }
 }
 
 #[test]
-fn what_is_no_tls_is_told_from_what_is_wrong_with_it() {
+fn plain_text_is_distinguished_from_bad_tls() {
     let ca = authority();
-    for said in [
+    for log in [
         &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
         b"GET / HTTP/1.1\r\n\r\n",
         &[0; 64],
         &[0xff; 64],
     ] {
         let mut server = ServerConnection::new(serve(&credentials(&ca, &[HOST]))).unwrap();
-        server.read_tls(&mut &said[..]).unwrap();
-        let refusal = HandshakeError::of_tls(&server.process_new_packets().unwrap_err());
+        server.read_tls(&mut &log[..]).unwrap();
+        let refusal = HandshakeError::from_rustls(&server.process_new_packets().unwrap_err());
         assert_eq!(
             refusal,
             HandshakeError::Ours(HandshakeErrorKind::NotTls),
-            "{said:?}"
+            "{log:?}"
         );
     }
 }
 
 #[test]
-fn there_has_to_be_a_common_version_and_protocol() {
+fn common_version_and_protocol_are_required() {
     let ca = authority();
     let (worker, caller) = (
         credentials(&ca, &[HOST]),
@@ -341,7 +352,7 @@ fn there_has_to_be_a_common_version_and_protocol() {
         ClientConnection::new(config, WorkerCredentials::server_name(HOST).unwrap()).unwrap()
     };
     let other = connect(caller.client_config(&[b"smtp"]));
-    let parted = shake(other, ServerConnection::new(serve(&worker)).unwrap())
+    let parted = run_handshake(other, ServerConnection::new(serve(&worker)).unwrap())
         .err()
         .unwrap();
     assert_eq!(
@@ -359,7 +370,7 @@ fn there_has_to_be_a_common_version_and_protocol() {
         .unwrap()
         .with_root_certificates(roots);
     let old = connect(std::sync::Arc::new(old.with_no_client_auth()));
-    let parted = shake(old, ServerConnection::new(serve(&worker)).unwrap())
+    let parted = run_handshake(old, ServerConnection::new(serve(&worker)).unwrap())
         .err()
         .unwrap();
     assert_eq!(
@@ -373,14 +384,14 @@ fn there_has_to_be_a_common_version_and_protocol() {
 }
 
 #[test]
-fn refusals_have_words_for_people_and_for_metrics() {
+fn failures_have_messages_and_metric_labels() {
     let wrong = HandshakeErrorKind::WrongName(PeerNameMismatch {
         expected: "a".into(),
         shown: "b".into(),
     });
     assert_eq!(
         HandshakeError::Ours(wrong.clone()).to_string(),
-        "the peer was refused: the certificate is not the right one: it is that of b, and not of a"
+        "the certificate has the wrong name: it is for b, expected a"
     );
     assert_eq!(wrong.label(), "wrong_name");
     let error = std::io::Error::new(
@@ -388,32 +399,32 @@ fn refusals_have_words_for_people_and_for_metrics() {
         rustls::Error::NoCertificatesPresented,
     );
     assert_eq!(
-        HandshakeError::of(&error),
+        HandshakeError::from_io(&error),
         Some(HandshakeError::Ours(HandshakeErrorKind::NoCertificate))
     );
     assert_eq!(
-        HandshakeError::of(&std::io::ErrorKind::ConnectionReset.into()),
+        HandshakeError::from_io(&std::io::ErrorKind::ConnectionReset.into()),
         None
     );
 }
 
-/// What a worker is told when it is started is all that it needs.
+/// The settings of a worker process carry everything that its credentials need.
 #[test]
-fn another_process_can_have_the_same_credentials() {
+fn credential_source_round_trips_to_another_process() {
     let ca = authority();
     let worker = credentials(&ca, &[HOST]);
-    let told = serde_json::to_string(worker.recipe()).unwrap();
+    let told = serde_json::to_string(worker.source()).unwrap();
     let same = serde_json::from_str::<CredentialSource>(&told)
         .unwrap()
         .load()
         .unwrap();
-    assert_eq!(same.recipe(), worker.recipe());
-    assert!(meet(&same, &credentials(&ca, &["web.internal"])).is_ok());
+    assert_eq!(same.source(), worker.source());
+    assert!(handshake(&same, &credentials(&ca, &["web.internal"])).is_ok());
 }
 
-/// How a CA is replaced: for a while both are trusted.
+/// To replace a CA, both are trusted for a while.
 #[test]
-fn any_of_several_cas_will_do() {
+fn several_cas_are_trusted() {
     let (old, new) = (authority(), authority());
     let both = format!("{}{}", old.certificate(), new.certificate());
     let own = issue(&new, &[HOST], a_day());
@@ -421,13 +432,13 @@ fn any_of_several_cas_will_do() {
     for ca in [&old, &new] {
         let own = issue(ca, &["web.internal"], a_day());
         let caller = WorkerCredentials::from_pem(&both, &own.certificate, &own.key).unwrap();
-        assert!(meet(&worker, &caller).is_ok());
+        assert!(handshake(&worker, &caller).is_ok());
     }
 }
 
-/// Between a CA that is kept under lock and key and a worker there may be others.
+/// An offline CA signs intermediates, which sign workers.
 #[test]
-fn a_certificate_may_come_with_those_between() {
+fn certificate_chain_with_intermediates_is_accepted() {
     let root_key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
     params
@@ -447,8 +458,8 @@ fn a_certificate_may_come_with_those_between() {
         WorkerCredentials::from_pem(&root.certificate, own.certificate + between, own.key).unwrap()
     };
     let worker = load(HOST, &between.certificate);
-    assert!(meet(&worker, &load("web.internal", &between.certificate)).is_ok());
-    let parted = meet(&worker, &load("web.internal", "")).err().unwrap();
+    assert!(handshake(&worker, &load("web.internal", &between.certificate)).is_ok());
+    let parted = handshake(&worker, &load("web.internal", "")).err().unwrap();
     assert_eq!(
         parted.worker,
         Some(HandshakeError::Ours(HandshakeErrorKind::UnknownIssuer))

@@ -1,18 +1,18 @@
-//! What a certificate says of who shows it.
+//! Tests of the identity in a certificate.
 
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use rustls::pki_types::CertificateDer;
 
 use super::super::{CertificateName, Identity, IdentityError};
 
-fn of(names: Vec<SanType>) -> Identity {
+fn identity_of(names: Vec<SanType>) -> Identity {
     let mut params = CertificateParams::default();
     params
         .distinguished_name
         .push(DnType::CommonName, "admin.internal");
     params.subject_alt_names = names;
     let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-    Identity::of(certificate.der()).unwrap()
+    Identity::from_certificate(certificate.der()).unwrap()
 }
 
 fn dns(name: &str) -> SanType {
@@ -24,8 +24,8 @@ fn uri(name: &str) -> SanType {
 }
 
 #[test]
-fn names_are_those_that_were_vouched_for() {
-    let identity = of(vec![
+fn identity_has_the_subject_alternative_names() {
+    let identity = identity_of(vec![
         dns("Web.Internal"),
         uri("spiffe://prod/web"),
         SanType::IpAddress([10, 0, 0, 1].into()),
@@ -38,33 +38,33 @@ fn names_are_those_that_were_vouched_for() {
 }
 
 #[test]
-fn the_common_name_is_not_a_name() {
-    let identity = of(vec![]);
+fn common_name_is_ignored() {
+    let identity = identity_of(vec![]);
     assert_eq!(
         (identity.names(), identity.to_string().as_str()),
-        (&[][..], "nobody by name")
+        (&[][..], "a peer without a name")
     );
 }
 
 #[test]
-fn names_that_are_many_or_could_deceive_are_none() {
-    assert!(of(vec![dns("*.internal")]).names().is_empty());
+fn wildcard_and_non_ascii_names_are_ignored() {
+    assert!(identity_of(vec![dns("*.internal")]).names().is_empty());
     for name in [
         "spiffe://prod/*",
         "spiffe://prod/a\nb",
         "spiffe://prod/a\u{7f}",
         "spiffe://prod/a b",
     ] {
-        assert!(of(vec![uri(name)]).names().is_empty(), "{name:?}");
+        assert!(identity_of(vec![uri(name)]).names().is_empty(), "{name:?}");
     }
 }
 
 #[test]
-fn without_a_certificate_there_is_nobody() {
-    assert_eq!(Identity::of_peer(None), Ok(None));
-    assert_eq!(Identity::of_peer(Some(&[])), Ok(None));
+fn no_certificate_is_no_identity() {
+    assert_eq!(Identity::from_peer_chain(None), Ok(None));
+    assert_eq!(Identity::from_peer_chain(Some(&[])), Ok(None));
     assert_eq!(
-        Identity::of(&CertificateDer::from(vec![1, 2, 3])),
+        Identity::from_certificate(&CertificateDer::from(vec![1, 2, 3])),
         Err(IdentityError)
     );
 }

@@ -1,4 +1,4 @@
-//! What credentials are read from, what is said when they cannot be, and what is never said.
+//! Tests of loading credentials, of the error messages, and that these contain no secrets.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn broken(text: &str) -> CredentialsError {
 }
 
 #[test]
-fn files_and_texts_come_to_the_same() {
+fn files_and_texts_load_alike() {
     let home = tempfile::tempdir().unwrap();
     let ca = authority();
     let [authority, certificate, key] = files(home.path(), &ca, &issue(&ca, &[HOST], a_day()));
@@ -26,11 +26,11 @@ fn files_and_texts_come_to_the_same() {
         WorkerCredentials::from_pem(read(&authority), read(&certificate), read(&key)).unwrap();
     let files = WorkerCredentials::from_files(&authority, &certificate, &key).unwrap();
     assert!(files.is_mutual() && texts.is_mutual());
-    assert!(meet(&files, &texts).is_ok() && meet(&texts, &files).is_ok());
+    assert!(handshake(&files, &texts).is_ok() && handshake(&texts, &files).is_ok());
 }
 
 #[test]
-fn an_error_names_its_file_and_what_to_do() {
+fn errors_name_the_file_and_the_fix() {
     let home = tempfile::tempdir().unwrap();
     let ca = authority();
     let [authority, certificate, key] = files(home.path(), &ca, &issue(&ca, &[HOST], a_day()));
@@ -42,11 +42,11 @@ fn an_error_names_its_file_and_what_to_do() {
         ("-----BEGIN PRIVATE KEY-----\nMIGH", "ends in the middle"),
         (
             "-----BEGIN PRIVATE KEY-----\n!!!!\n-----END PRIVATE KEY-----\n",
-            "no Base64",
+            "not Base64",
         ),
         (
             "-----BEGIN PRIVATE KEY-----\nMIGH\n-----END PRIVATE KEY-----\n",
-            "of no kind that is supported",
+            "is not supported",
         ),
         (
             "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGH\n-----END ENCRYPTED PRIVATE KEY-----\n",
@@ -54,7 +54,7 @@ fn an_error_names_its_file_and_what_to_do() {
         ),
         (
             &issue(&ca, &[HOST], a_day()).key,
-            "does not belong to the certificate in",
+            "does not match the certificate in",
         ),
     ] {
         write(&key, content);
@@ -80,17 +80,17 @@ fn an_error_names_its_file_and_what_to_do() {
     ));
     fs::remove_file(&authority).unwrap();
     assert!(
-        matches!(load(), CredentialsError::Unreadable { place, .. } if place.part == CredentialPart::Ca)
+        matches!(load(), CredentialsError::Unreadable { origin, .. } if origin.part == CredentialPart::Ca)
     );
     fs::create_dir(&authority).unwrap();
-    assert!(load().to_string().contains("it is no file"));
+    assert!(load().to_string().contains("not a regular file"));
     fs::remove_dir(&authority).unwrap();
     write(&authority, &"x".repeat(2 << 20));
     assert!(load().to_string().contains("larger than 1 MiB"));
 }
 
 #[test]
-fn who_has_to_show_a_certificate_has_to_have_one() {
+fn certificate_is_required_to_serve_and_for_mutual_tls() {
     let ca = PemSource::bytes(authority().certificate());
     assert!(matches!(
         CredentialSource::new(ca.clone()).load(),
@@ -104,12 +104,12 @@ fn who_has_to_show_a_certificate_has_to_have_one() {
 }
 
 #[test]
-fn nothing_of_a_key_is_ever_shown() {
+fn keys_never_appear_in_errors_or_debug_output() {
     let home = tempfile::tempdir().unwrap();
     let ca = authority();
     let own = issue(&ca, &[HOST], a_day());
     let secret = own.key.lines().nth(1).unwrap();
-    let texts = recipe(&ca, &own);
+    let texts = source(&ca, &own);
     let loaded = texts.clone().load().unwrap();
     let configs = (
         loaded.server_config(PROTOCOLS).unwrap(),
@@ -120,7 +120,7 @@ fn nothing_of_a_key_is_ever_shown() {
         !shown.contains(secret) && !shown.contains("PRIVATE"),
         "{shown}"
     );
-    // In every way that a key can be spoilt, the rest of it is still a secret.
+    // Corrupt the key in each possible way: its other parts must stay secret.
     let lines: Vec<_> = own.key.lines().collect();
     let spoilt = [
         lines[..lines.len() - 1].join("\n"),
@@ -133,19 +133,19 @@ fn nothing_of_a_key_is_ever_shown() {
     ];
     for text in spoilt {
         let error = broken(&text);
-        let said = format!("{error} {error:?}");
+        let log = format!("{error} {error:?}");
         assert!(
-            !said.contains(secret) && !said.contains(&secret[..12]),
-            "{said}"
+            !log.contains(secret) && !log.contains(&secret[..12]),
+            "{log}"
         );
         let numbers = format!("{:?}", &secret.as_bytes()[..8]);
-        assert!(!said.contains(numbers.trim_matches(['[', ']'])), "{said}");
+        assert!(!log.contains(numbers.trim_matches(['[', ']'])), "{log}");
     }
     files(home.path(), &ca, &own);
 }
 
 #[test]
-fn hosts_are_those_of_addresses() {
+fn server_name_accepts_bracketed_addresses() {
     for (host, shown) in [
         ("[::1]", "::1"),
         ("127.0.0.1", "127.0.0.1"),

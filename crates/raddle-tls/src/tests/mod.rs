@@ -1,4 +1,4 @@
-//! Both ends of connections, in memory: certificates are real, and so is every handshake.
+//! Tests with real certificates and handshakes, in memory.
 
 mod allow;
 mod handshakes;
@@ -37,7 +37,7 @@ pub(super) fn yesterday() -> Validity {
 
 pub(super) fn authority() -> Authority {
     let now = SystemTime::now();
-    // From before yesterday, so that it could have issued what has expired since.
+    // Older than `yesterday`, so that it can issue certificates that have expired.
     let validity = Validity {
         from: now - Duration::from_secs(96 * 3600),
         ..Validity::days(now, 30)
@@ -54,19 +54,19 @@ pub(super) fn issue(
     authority.issue(&names, validity).unwrap()
 }
 
-pub(super) fn recipe(ca: &Authority, own: &IssuedCertificate) -> CredentialSource {
+pub(super) fn source(ca: &Authority, own: &IssuedCertificate) -> CredentialSource {
     CredentialSource::new(PemSource::bytes(ca.certificate())).identity(
         PemSource::bytes(&own.certificate),
         PemSource::bytes(&own.key),
     )
 }
 
-/// Credentials of a new certificate.
+/// Credentials with a new certificate.
 pub(super) fn credentials(ca: &Authority, names: &[&str]) -> WorkerCredentials {
-    recipe(ca, &issue(ca, names, a_day())).load().unwrap()
+    source(ca, &issue(ca, names, a_day())).load().unwrap()
 }
 
-/// Files of a CA and of a certificate, and where they are.
+/// Writes a CA and a certificate, and returns their paths.
 pub(super) fn files(directory: &Path, ca: &Authority, own: &IssuedCertificate) -> [PathBuf; 3] {
     let authority = directory.join("ca.pem");
     std::fs::write(&authority, ca.certificate()).unwrap();
@@ -74,86 +74,92 @@ pub(super) fn files(directory: &Path, ca: &Authority, own: &IssuedCertificate) -
     [authority, certificate, key]
 }
 
-pub(super) struct Met {
+pub(super) struct Connected {
     pub(super) client: ClientConnection,
     pub(super) server: ServerConnection,
 }
 
-/// Why two did not meet: as the worker has it, and as the caller does.
+/// How a failed handshake looks to the worker and to the caller.
 #[derive(Debug)]
-pub(super) struct Parted {
+pub(super) struct FailedHandshake {
     pub(super) worker: Option<HandshakeError>,
     pub(super) caller: Option<HandshakeError>,
 }
 
-impl Met {
-    /// Who the worker has met.
+impl Connected {
+    /// The caller's identity.
     pub(super) fn caller(&self) -> Option<Identity> {
-        Identity::of_peer(self.server.peer_certificates()).unwrap()
+        Identity::from_peer_chain(self.server.peer_certificates()).unwrap()
     }
 }
 
-/// A handshake of these two, to its end on both sides.
-pub(super) fn meet(worker: &WorkerCredentials, caller: &WorkerCredentials) -> Result<Met, Parted> {
-    meet_at(worker, caller, HOST)
+/// Performs a complete handshake.
+pub(super) fn handshake(
+    worker: &WorkerCredentials,
+    caller: &WorkerCredentials,
+) -> Result<Connected, FailedHandshake> {
+    handshake_with(worker, caller, HOST)
 }
 
-pub(super) fn meet_at(
+pub(super) fn handshake_with(
     worker: &WorkerCredentials,
     caller: &WorkerCredentials,
     host: &str,
-) -> Result<Met, Parted> {
+) -> Result<Connected, FailedHandshake> {
     let host: ServerName<'static> = WorkerCredentials::server_name(host).unwrap();
     let client = ClientConnection::new(caller.client_config(PROTOCOLS), host).unwrap();
     let server = ServerConnection::new(worker.server_config(PROTOCOLS).unwrap()).unwrap();
-    shake(client, server)
+    run_handshake(client, server)
 }
 
-pub(super) fn shake(client: ClientConnection, server: ServerConnection) -> Result<Met, Parted> {
+pub(super) fn run_handshake(
+    client: ClientConnection,
+    server: ServerConnection,
+) -> Result<Connected, FailedHandshake> {
     let (mut client, mut server) = (Connection::from(client), Connection::from(server));
     let (mut at_worker, mut at_caller) = (None, None);
-    // Until nobody has anything to say. A refusal is heard by the other side, too.
+    // Until neither side has data. A refusal is delivered to the other side too.
     while client.wants_write() || server.wants_write() {
-        pass(&mut client, &mut server, &mut at_worker);
-        pass(&mut server, &mut client, &mut at_caller);
+        deliver(&mut client, &mut server, &mut at_worker);
+        deliver(&mut server, &mut client, &mut at_caller);
     }
     match (client, server, &at_worker, &at_caller) {
         (Connection::Client(client), Connection::Server(server), None, None) => {
             assert!(!client.is_handshaking() && !server.is_handshaking());
-            Ok(Met { client, server })
+            Ok(Connected { client, server })
         }
-        _ => Err(Parted {
+        _ => Err(FailedHandshake {
             worker: at_worker,
             caller: at_caller,
         }),
     }
 }
 
-/// What one side has to say to the other, and what that thinks of it.
-fn pass(from: &mut Connection, to: &mut Connection, refusal: &mut Option<HandshakeError>) {
-    let mut said = Vec::new();
+/// Passes pending data to the other side.
+fn deliver(from: &mut Connection, to: &mut Connection, refusal: &mut Option<HandshakeError>) {
+    let mut log = Vec::new();
     while from.wants_write() {
-        from.write_tls(&mut said).unwrap();
+        from.write_tls(&mut log).unwrap();
     }
-    let mut said = &said[..];
-    while !said.is_empty() && refusal.is_none() {
-        to.read_tls(&mut said).unwrap();
+    let mut log = &log[..];
+    while !log.is_empty() && refusal.is_none() {
+        to.read_tls(&mut log).unwrap();
         *refusal = to
             .process_new_packets()
             .err()
-            .map(|error| HandshakeError::of_tls(&error));
+            .map(|error| HandshakeError::from_rustls(&error));
     }
 }
 
-/// Those of a caller who trusts this CA and has nothing to show.
-pub(super) fn stranger(ca: &Authority) -> WorkerCredentials {
+/// Credentials of a caller without a certificate.
+pub(super) fn anonymous_credentials(ca: &Authority) -> WorkerCredentials {
     CredentialSource::new(PemSource::bytes(ca.certificate()))
         .mutual(false)
         .load()
         .unwrap()
 }
 
-/// A certificate that vouches for itself.
+/// A self-signed certificate.
 pub(super) fn self_signed(names: &[&str], is_ca: bool) -> IssuedCertificate {
     let key = rcgen::KeyPair::generate().unwrap();
     let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -173,7 +179,7 @@ pub(super) fn issued(certificate: &rcgen::Certificate, key: &rcgen::KeyPair) -> 
     }
 }
 
-/// The same configuration for many connections, as a worker has it.
+/// The configuration of a worker, for several connections.
 pub(super) fn serve(worker: &WorkerCredentials) -> Arc<rustls::ServerConfig> {
     worker.server_config(PROTOCOLS).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Files that change under credentials in use.
+//! Tests of files that change under credentials in use.
 
 use std::{
     fs,
@@ -31,14 +31,14 @@ fn loaded(ca: &Authority, own: &IssuedCertificate) -> Files {
 }
 
 #[test]
-fn what_changes_is_used_by_the_next_connection_and_the_last_one_goes_on() {
+fn changed_files_are_used_by_new_connections_only() {
     let (old, new) = (authority(), authority());
     let worker = loaded(&old, &issue(&old, &[HOST], a_day()));
     let server = serve(&worker.credentials);
     let connect = |caller: &WorkerCredentials| {
         let name = WorkerCredentials::server_name(HOST).unwrap();
         let client = ClientConnection::new(caller.client_config(PROTOCOLS), name).unwrap();
-        shake(client, ServerConnection::new(server.clone()).unwrap())
+        run_handshake(client, ServerConnection::new(server.clone()).unwrap())
     };
     let (before, after) = (
         credentials(&old, &["web.internal"]),
@@ -48,30 +48,30 @@ fn what_changes_is_used_by_the_next_connection_and_the_last_one_goes_on() {
     assert!(connect(&after).is_err());
     files(worker.home.path(), &new, &issue(&new, &[HOST], a_day()));
     assert!(connect(&before).is_ok(), "nobody has looked yet");
-    worker.credentials.is_due();
+    worker.credentials.make_check_due();
     assert!(connect(&after).is_ok());
     assert!(matches!(
         connect(&before).err().unwrap().caller,
         Some(HandshakeError::Ours(HandshakeErrorKind::UnknownIssuer))
     ));
-    // What was up is up.
+    // The open connection goes on.
     let mut heard = [0; 5];
     met.client.writer().write_all(b"still").unwrap();
-    let mut said = Vec::new();
-    met.client.write_tls(&mut said).unwrap();
-    met.server.read_tls(&mut &said[..]).unwrap();
+    let mut log = Vec::new();
+    met.client.write_tls(&mut log).unwrap();
+    met.server.read_tls(&mut &log[..]).unwrap();
     met.server.process_new_packets().unwrap();
     met.server.reader().read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"still");
 }
 
 #[test]
-fn callers_show_their_new_certificate_too() {
+fn callers_present_their_new_certificate() {
     let ca = authority();
     let caller = loaded(&ca, &issue(&ca, &["old.internal"], a_day()));
     let worker = credentials(&ca, &[HOST]);
     let name = || {
-        meet(&worker, &caller.credentials)
+        handshake(&worker, &caller.credentials)
             .unwrap()
             .caller()
             .unwrap()
@@ -83,21 +83,21 @@ fn callers_show_their_new_certificate_too() {
         &ca,
         &issue(&ca, &["new.internal"], a_day()),
     );
-    caller.credentials.is_due();
+    caller.credentials.make_check_due();
     assert_eq!(name(), "new.internal");
 }
 
 #[test]
-fn what_is_torn_or_bad_changes_nothing_until_it_is_whole() {
+fn invalid_files_keep_the_previous_credentials() {
     let ca = authority();
     let worker = loaded(&ca, &issue(&ca, &[HOST], a_day()));
     let [_, certificate, key] = &worker.paths;
     let next = issue(&ca, &[HOST, "spiffe://prod/new"], a_day());
     let caller = credentials(&ca, &["web.internal"]);
     let serves = |new: bool| {
-        worker.credentials.is_due();
-        let met = meet(&worker.credentials, &caller).unwrap();
-        let shown = Identity::of_peer(met.client.peer_certificates())
+        worker.credentials.make_check_due();
+        let met = handshake(&worker.credentials, &caller).unwrap();
+        let shown = Identity::from_peer_chain(met.client.peer_certificates())
             .unwrap()
             .unwrap();
         assert_eq!(
@@ -131,9 +131,10 @@ fn what_is_torn_or_bad_changes_nothing_until_it_is_whole() {
     );
 }
 
-/// As Kubernetes changes a secret: the files are links into a directory that is a link, and that alone is replaced.
+/// As Kubernetes replaces a secret: the files are links into a directory that is itself a link, and
+/// only that one is replaced.
 #[test]
-fn a_link_that_is_replaced_is_seen() {
+fn replaced_symbolic_link_is_noticed() {
     use std::os::unix::fs::symlink;
     let ca = authority();
     let home = tempfile::tempdir().unwrap();
@@ -153,13 +154,14 @@ fn a_link_that_is_replaced_is_seen() {
     symlink("2", at("next")).unwrap();
     fs::rename(at("next"), at("data")).unwrap();
     assert!(caller.reload().unwrap());
-    let met = meet(&credentials(&ca, &[HOST]), &caller).unwrap();
+    let met = handshake(&credentials(&ca, &[HOST]), &caller).unwrap();
     assert_eq!(met.caller().unwrap().to_string(), "two.internal");
 }
 
-/// Its times may be those of before, where a file is restored or written within a tick of the clock.
+/// The mtime may be equal to the previous one, if a file is restored, or written within a clock
+/// tick.
 #[test]
-fn a_change_is_seen_by_more_than_its_time() {
+fn change_with_an_equal_mtime_is_noticed() {
     let ca = authority();
     let worker = loaded(&ca, &issue(&ca, &[HOST], a_day()));
     for _ in 0..3 {
@@ -184,38 +186,37 @@ fn a_change_is_seen_by_more_than_its_time() {
 }
 
 #[test]
-fn what_is_bad_is_said_once_and_without_secrets() {
+fn error_is_logged_once_without_secrets() {
     let ca = authority();
     let worker = loaded(&ca, &issue(&ca, &[HOST], a_day()));
     let next = issue(&ca, &[HOST], a_day());
     let key = &worker.paths[2];
     let look = || capture_logs(|| drop(worker.credentials.reload()));
     fs::write(key, &next.key).unwrap();
-    let said = look();
+    let log = look();
     assert!(
-        said.contains("WARN") && said.contains(key.to_str().unwrap()) && said.contains("go on"),
-        "{said}"
+        log.contains("WARN")
+            && log.contains(key.to_str().unwrap())
+            && log.contains("keeping the previous"),
+        "{log}"
     );
-    assert_eq!(look(), "", "it is as it was");
+    assert_eq!(look(), "", "unchanged");
     fs::write(key, &next.key[..next.key.len() - 30]).unwrap();
-    let said = look();
-    assert!(said.contains("ends in the middle"), "{said}");
+    let log = look();
+    assert!(log.contains("ends in the middle"), "{log}");
     let secret = &next.key.lines().nth(1).unwrap()[..12];
-    assert!(!said.contains(secret), "{said}");
+    assert!(!log.contains(secret), "{log}");
     fs::write(key, &next.key).unwrap();
     fs::write(&worker.paths[1], &next.certificate).unwrap();
-    assert!(look().contains("have changed; new connections"));
+    assert!(look().contains("credentials changed; new connections"));
 }
 
 #[test]
-fn what_peers_will_refuse_is_said_at_once() {
+fn unusable_certificate_is_logged_at_load() {
     let ca = authority();
-    let old = recipe(&ca, &issue(&ca, &[HOST], yesterday()));
-    let said = capture_logs(|| drop(old.load().unwrap()));
-    assert!(
-        said.contains("WARN") && said.contains("it has expired"),
-        "{said}"
-    );
-    let good = recipe(&ca, &issue(&ca, &[HOST], a_day()));
+    let old = source(&ca, &issue(&ca, &[HOST], yesterday()));
+    let log = capture_logs(|| drop(old.load().unwrap()));
+    assert!(log.contains("WARN") && log.contains("has expired"), "{log}");
+    let good = source(&ca, &issue(&ca, &[HOST], a_day()));
     assert_eq!(capture_logs(|| drop(good.load().unwrap())), "");
 }

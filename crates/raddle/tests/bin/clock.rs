@@ -198,7 +198,7 @@ async fn main() -> raddle::Result<()> {
             fake_clock::move_to(10 * HOUR);
         };
         tokio::join!(
-            pool.stop_with(StopMode::For(Duration::from_secs(20))),
+            pool.stop_with(StopMode::DrainFor(Duration::from_secs(20))),
             moving
         );
     })

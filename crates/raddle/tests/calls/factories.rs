@@ -87,7 +87,7 @@ async fn a_start_reports_a_panicking_factory_and_leaves_no_process() {
         );
         assert_eq!(
             causes(outcome),
-            ["whoever makes the workers panicked: dropped number 1"]
+            ["the worker factory panicked: dropped number 1"]
         );
         // The workers that were started have ended before the error is returned.
         let pids = factory.pids();
@@ -112,7 +112,7 @@ async fn reports_a_panicking_factory_for_each_worker() {
                 .await,
         );
         causes.sort_unstable();
-        let cause = |nth| format!("whoever makes the workers panicked: dropped number {nth}");
+        let cause = |nth| format!("the worker factory panicked: dropped number {nth}");
         assert_eq!(causes, [cause(0), cause(1)]);
         let requests = || factory.requests.load(Ordering::Relaxed);
         let before = requests();

@@ -301,7 +301,10 @@ async fn calls_move_from_a_full_worker_to_others() {
         tokio::time::sleep(Duration::from_millis(300)).await;
         let error = routines::add(1, 2).on(&pool).await.unwrap_err();
         assert!(matches!(&error, CallError::NoWorkers(_)), "{error:?}");
-        assert!(error.to_string().contains("does not want more"), "{error}");
+        assert!(
+            error.to_string().contains("accepts no more calls"),
+            "{error}"
+        );
         assert_ne!(
             first.await.unwrap().unwrap(),
             second.await.unwrap().unwrap(),
@@ -327,7 +330,10 @@ async fn a_call_refused_by_backpressure_is_no_worker_failure() {
     within(120, async {
         let pool = start_pool(1).await;
         let error = routines::unwanted().on(&pool).await.unwrap_err();
-        assert!(error.to_string().contains("does not want more"), "{error}");
+        assert!(
+            error.to_string().contains("accepts no more calls"),
+            "{error}"
+        );
         assert!(!error.may_have_begun());
         assert_eq!(routines::add(1, 2).on(&pool).await, Ok(3));
     })

@@ -132,7 +132,7 @@ async fn calls_streams_and_nested_calls_use_tls() {
             assert_eq!(items.next().await, Some(Ok(n)));
         }
         assert_eq!(items.next().await, None);
-        pool.stop_with(StopMode::Endless).await;
+        pool.stop_with(StopMode::Drain).await;
     })
     .await;
 }
@@ -214,7 +214,7 @@ async fn does_not_call_a_unix_socket_that_is_published_as_secure() {
             .await;
         assert!(!own.workers()[0].secure);
         assert_eq!(routines::add(1, 2).on(&own).await, Ok(3));
-        own.stop_with(StopMode::Endless).await;
+        own.stop_with(StopMode::Drain).await;
     })
     .await;
 }
@@ -351,13 +351,13 @@ async fn rules_limit_calls_and_stops() {
         assert_eq!(denied.to_string(), "spiffe://test/web may not call 'fill'");
         assert!(!denied.may_have_begun());
         let stopped =
-            ControlConnection::with_credentials(&worker.address, Some(&web)).unwrap().stop(StopMode::None).await;
+            ControlConnection::with_credentials(&worker.address, Some(&web)).unwrap().stop(StopMode::Cancel).await;
         assert!(stopped.unwrap_err().to_string().contains("may not stop this worker"));
         assert!(request_info(&worker, &web).await.is_err());
         let ops = trust.caller("spiffe://test/ops");
         assert_eq!(called_by(&ops, &worker).await.unwrap_err().to_string(), "spiffe://test/ops may not call 'add'");
         assert_eq!(request_info(&worker, &ops).await.unwrap().refused["not_allowed"], 4);
-        ControlConnection::with_credentials(&worker.address, Some(&ops)).unwrap().stop(StopMode::None).await.unwrap();
+        ControlConnection::with_credentials(&worker.address, Some(&ops)).unwrap().stop(StopMode::Cancel).await.unwrap();
         wait_until("the worker has ended", async || !crate::is_alive(worker.pid)).await;
     })
     .await;
@@ -575,7 +575,7 @@ async fn a_pool_trusts_its_own_workers_under_any_certificate_name() {
             matches!(outcome, Err(CallError::NoWorkers(_))),
             "{outcome:?}"
         );
-        pool.stop_with(StopMode::Endless).await;
+        pool.stop_with(StopMode::Drain).await;
     })
     .await;
 }
@@ -603,8 +603,8 @@ async fn refuses_a_caller_certificate_as_a_worker() {
             matches!(&outcome, Err(CallError::NoWorkers(none)) if none.to_string().contains("trust")),
             "{outcome:?}"
         );
-        assert_eq!(serves.process().unwrap().tally().await.taken, 0, "it has received no call");
-        raddle::pool::worker::Worker::stop(&serves, StopMode::None).await.unwrap();
+        assert_eq!(serves.process().unwrap().call_counts().await.taken, 0, "it has received no call");
+        raddle::pool::worker::Worker::stop(&serves, StopMode::Cancel).await.unwrap();
     })
     .await;
 }
@@ -645,7 +645,8 @@ async fn a_pool_drains_its_workers_regardless_of_their_rules() {
             })
             .await;
             tokio::time::sleep(Duration::from_millis(200)).await;
-            pool.stop_with(StopMode::For(Duration::from_secs(30))).await;
+            pool.stop_with(StopMode::DrainFor(Duration::from_secs(30)))
+                .await;
             assert_eq!(
                 running.await.unwrap(),
                 Ok(pid),
@@ -730,12 +731,12 @@ async fn a_pool_does_not_start_if_tls_cannot_work_with_its_workers() {
             (
                 Some(of_host(&trust, "elsewhere.test")),
                 Some(of_host(&trust, "elsewhere.test")),
-                "TLS does not work",
+                "TLS between the pool and its worker",
             ),
             (
                 Some(good.clone()),
                 Some(of_host(&other, "127.0.0.1")),
-                "TLS does not work",
+                "TLS between the pool and its worker",
             ),
             (None, Some(good.clone()), "the pool has no credentials"),
             (Some(good.clone()), None, "the worker serves without TLS"),

@@ -23,10 +23,10 @@ pub(crate) fn cpu_of(pid: u32) -> Duration {
 async fn stop_modes_cancel_or_wait() {
     within(120, async {
         for (patience, millis, is_cancelled) in [
-            (StopMode::None, 60_000, true),
-            (StopMode::For(Duration::from_millis(200)), 60_000, true),
-            (StopMode::For(Duration::from_secs(20)), 500, false),
-            (StopMode::Endless, 500, false),
+            (StopMode::Cancel, 60_000, true),
+            (StopMode::DrainFor(Duration::from_millis(200)), 60_000, true),
+            (StopMode::DrainFor(Duration::from_secs(20)), 500, false),
+            (StopMode::Drain, 500, false),
         ] {
             let pool = start_pool(1).await;
             let pid = pool.workers()[0].pid;
@@ -66,7 +66,7 @@ async fn a_draining_worker_is_idle_and_refuses_calls() {
             .unwrap();
         let call = tokio::spawn(routines::rest(1500).on(&pool));
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let stopping = tokio::spawn(pool.stop_with(StopMode::Endless));
+        let stopping = tokio::spawn(pool.stop_with(StopMode::Drain));
         tokio::time::sleep(Duration::from_millis(200)).await;
         let error = routines::add(1, 2).on(&proxy).await.unwrap_err();
         assert!(error.to_string().contains("is stopping"), "{error}");
@@ -244,7 +244,7 @@ async fn a_stop_delivers_results_in_progress() {
         let pool = start_pool(1).await;
         let call = tokio::spawn(routines::fill(64 << 20).on(&pool));
         tokio::time::sleep(Duration::from_millis(100)).await;
-        pool.stop_with(StopMode::Endless).await;
+        pool.stop_with(StopMode::Drain).await;
         assert_eq!(call.await.unwrap().map(|text| text.len()), Ok(64 << 20));
     })
     .await;
@@ -260,7 +260,7 @@ async fn a_stop_continues_when_its_caller_disconnects() {
         let mut control =
             raddle::pool::connection::ControlConnection::new(&worker.address).unwrap();
         let _ =
-            tokio::time::timeout(Duration::from_millis(100), control.stop(StopMode::Endless)).await;
+            tokio::time::timeout(Duration::from_millis(100), control.stop(StopMode::Drain)).await;
         drop(control);
         assert_eq!(call.await.unwrap(), Ok(worker.pid));
         wait_until("the worker has ended", async || !is_alive(worker.pid)).await;
@@ -283,7 +283,7 @@ async fn calls_move_from_a_stopping_worker_to_another() {
                 let address = pool.workers()[0].address.clone();
                 let _ = raddle::pool::connection::ControlConnection::new(&address)
                     .unwrap()
-                    .stop(StopMode::Endless)
+                    .stop(StopMode::Drain)
                     .await;
             }
         };

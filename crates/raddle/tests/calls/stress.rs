@@ -134,7 +134,7 @@ async fn inject_fault(pool: &WorkerPool, rng: &mut Rng) {
             let mut control = ControlConnection::new(&worker.address).unwrap();
             let _ = tokio::time::timeout(
                 CALL_TIMEOUT,
-                control.stop(StopMode::For(Duration::from_millis(50))),
+                control.stop(StopMode::DrainFor(Duration::from_millis(50))),
             )
             .await;
         }

@@ -32,7 +32,7 @@ async fn denies_and_logs_forbidden_calls() {
         let call: Call<u64> = Call::new(hostile.leak(), EncodedArgs::new(1).argument("a", &SECRET));
         assert!(matches!(call.on(&proxy).await, Err(CallError::Denied(_))));
         let control = || ControlConnection::with_credentials(target.address(), Some(&own)).unwrap();
-        assert!(control().stop(StopMode::None).await.is_err());
+        assert!(control().stop(StopMode::Cancel).await.is_err());
         assert!(control().info().await.is_err());
         target.wait_until_refused(&["not_allowed"], 4).await;
         assert!(

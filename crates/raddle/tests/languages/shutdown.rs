@@ -24,12 +24,17 @@ async fn start_worker_and_pool(python: &Python) -> (Worker, WorkerPool) {
 async fn stop_modes_cancel_or_wait() {
     within(120, async {
         let python = Python::new().await;
-        let brief = StopMode::For(Duration::from_millis(300));
+        let brief = StopMode::DrainFor(Duration::from_millis(300));
         for (patience, seconds, outcome, (ended, cancelled)) in [
-            (StopMode::None, 600.0, Err(CallError::Cancelled), (0, 1)),
+            (StopMode::Cancel, 600.0, Err(CallError::Cancelled), (0, 1)),
             (brief, 600.0, Err(CallError::Cancelled), (0, 1)),
-            (StopMode::For(Duration::from_secs(60)), 0.5, Ok(0.5), (1, 0)),
-            (StopMode::Endless, 0.5, Ok(0.5), (1, 0)),
+            (
+                StopMode::DrainFor(Duration::from_secs(60)),
+                0.5,
+                Ok(0.5),
+                (1, 0),
+            ),
+            (StopMode::Drain, 0.5, Ok(0.5), (1, 0)),
         ] {
             let (worker, pool) = start_worker_and_pool(&python).await;
             let call = tokio::spawn(sleep(seconds).on(&pool));

@@ -95,14 +95,15 @@ fn refuses_invalid_options_and_leaves_no_process() {
     let world = ServerDir::new();
     let open = world.run_refused(&["--bind", "0.0.0.0:0"], 2);
     assert!(
-        open.contains("'0.0.0.0:0' is reached from other machines") && open.contains("--insecure"),
+        open.contains("'0.0.0.0:0' can be reached from other machines")
+            && open.contains("--insecure"),
         "{open}"
     );
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let message = world.run_refused(&["--workers", "1", "--bind", &address], 125);
     assert!(
-        message.contains(&format!("{address} is taken")) && message.contains("1 of 1 workers"),
+        message.contains(&format!("{address} is in use")) && message.contains("1 of 1 workers"),
         "{message}"
     );
     let message = world.run_refused(
@@ -125,9 +126,9 @@ fn refuses_invalid_options_and_leaves_no_process() {
         (&["--bind", "nowhere"][..], "is no address"),
         (
             &["--bind", "127.0.0.1:65535", "--workers", "2"],
-            "not so many ports",
+            "not enough ports",
         ),
-        (&["--advertise", "0.0.0.0"], "nobody is found at"),
+        (&["--advertise", "0.0.0.0"], "invalid address"),
         (&["--name", "two words"], "is no name for a pool"),
         (&["--discovery", "rumour"], "expected 'local', 'lan'"),
         (&["--discovery", "file"], "name the file or directory"),
@@ -151,7 +152,7 @@ fn refuses_invalid_options_and_leaves_no_process() {
         (&["--allow-file", "none"], "the rules in none: No such file"),
         (
             &["--allow", "10.0.0.7 = *"],
-            "and not by an address: give that, as web.internal",
+            "not by address: give a name in the certificate, as web.internal",
         ),
         (&["--allow", "nonsense"], "is not of the form WHO = WHAT"),
         (&["--credentials-cert", "none.pem"], "--credentials-ca"),

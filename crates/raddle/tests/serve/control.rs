@@ -179,7 +179,7 @@ async fn queries_and_stops_workers_with_credentials() {
         .concat();
         run_pool(&served, &wrong_name).assert_output(
             1,
-            "it is that of nobody by name, and not of spiffe://test/other",
+            "it is for a peer without a name, expected spiffe://test/other",
         );
         let missing = [
             &["ping", &one.address][..],

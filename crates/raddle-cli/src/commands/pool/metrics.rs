@@ -13,11 +13,11 @@ pub(super) fn page(workers: &StandaloneHandle) -> Router {
     let metrics = raddle_web::metrics(move || {
         let workers = handle.clone();
         async move {
-            let counts = workers.tally().await;
-            render(workers.standing(), &counts)
+            let counts = workers.call_counts().await;
+            render(workers.status(), &counts)
         }
     });
-    metrics.merge(raddle_web::health(move || readiness(health.standing())))
+    metrics.merge(raddle_web::health(move || readiness(health.status())))
 }
 
 fn render(now: ServiceStatus, counts: &CallCounts) -> String {
@@ -35,7 +35,7 @@ fn render(now: ServiceStatus, counts: &CallCounts) -> String {
     page.gauge(
         "raddle_pool_braking",
         "Whether starts are delayed because workers exit right after their start.",
-        f64::from(u8::from(now.is_braking)),
+        f64::from(u8::from(now.is_backing_off)),
     );
     let losses = "Workers that have exited unexpectedly, or could not be started.";
     page.count("raddle_pool_worker_losses_total", losses, now.losses);
@@ -80,7 +80,7 @@ mod tests {
             wanted: 2,
             serving,
             losses: 0,
-            is_braking: false,
+            is_backing_off: false,
         };
         let is_ready =
             |phase, serving| matches!(readiness(status(phase, serving)), Readiness::Ready(_));

@@ -61,7 +61,7 @@ pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
             }
         }
     };
-    if ended.map_err(|error| start_failure(args, error))? == ServiceEnd::Uptime {
+    if ended.map_err(|error| start_failure(args, error))? == ServiceEnd::MaxUptime {
         note(global, "the workers have reached their maximum uptime");
     }
     Ok(0)

@@ -113,9 +113,9 @@ impl StopTarget {
                 .await?)
         };
         let answer: Result<Result<_, QueryFailure>, _> = match mode {
-            StopMode::Endless => Ok(stopping.await),
-            StopMode::For(time) => timeout(time.saturating_add(EXIT_TIMEOUT), stopping).await,
-            StopMode::None => timeout(EXIT_TIMEOUT, stopping).await,
+            StopMode::Drain => Ok(stopping.await),
+            StopMode::DrainFor(time) => timeout(time.saturating_add(EXIT_TIMEOUT), stopping).await,
+            StopMode::Cancel => timeout(EXIT_TIMEOUT, stopping).await,
         };
         let has_exited = match &answer {
             // The request was refused: do not wait for an exit.

@@ -56,7 +56,7 @@ fn meet(worker: &WorkerCredentials, caller: &WorkerCredentials) -> Met {
             stream.read_exact(&mut word).await?;
             stream.write_all(&word).await?;
             stream.shutdown().await?;
-            Ok(Identity::of_peer(stream.get_ref().1.peer_certificates()).unwrap())
+            Ok(Identity::from_peer_chain(stream.get_ref().1.peer_certificates()).unwrap())
         };
         let caller = async {
             let name = WorkerCredentials::server_name("127.0.0.1").unwrap();
@@ -83,12 +83,12 @@ impl Met {
     #[track_caller]
     fn refused_by_worker(&self) -> HandshakeErrorKind {
         let Some(HandshakeError::Ours(reason)) =
-            self.worker.as_ref().err().and_then(HandshakeError::of)
+            self.worker.as_ref().err().and_then(HandshakeError::from_io)
         else {
             panic!("{:?}", self.worker)
         };
         assert_eq!(
-            self.caller.as_ref().err().and_then(HandshakeError::of),
+            self.caller.as_ref().err().and_then(HandshakeError::from_io),
             Some(HandshakeError::Theirs(reason.clone()))
         );
         reason
@@ -98,7 +98,7 @@ impl Met {
     #[track_caller]
     fn refused_by_caller(&self) -> HandshakeErrorKind {
         assert!(self.worker.is_err());
-        match self.caller.as_ref().err().and_then(HandshakeError::of) {
+        match self.caller.as_ref().err().and_then(HandshakeError::from_io) {
             Some(HandshakeError::Ours(reason)) => reason,
             _ => panic!("{:?}", self.caller),
         }
@@ -197,7 +197,7 @@ fn a_worker_of_another_name_is_refused() {
         ("127.0.0.1", "worker.internal")
     );
     let expecting = caller
-        .recipe()
+        .source()
         .clone()
         .expecting(["worker.internal".parse().unwrap()])
         .load()
@@ -247,7 +247,7 @@ fn openssl_is_a_caller_like_any_other() {
         stream.shutdown().await?;
         let protocol = stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec);
         Ok::<_, io::Error>((
-            Identity::of_peer(stream.get_ref().1.peer_certificates()).unwrap(),
+            Identity::from_peer_chain(stream.get_ref().1.peer_certificates()).unwrap(),
             protocol,
         ))
     });

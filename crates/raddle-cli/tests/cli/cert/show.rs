@@ -100,7 +100,7 @@ fn what_is_no_certificate_is_said_to_be_none() {
     for (file, words) in [
         ("absent.pem", "No such file"),
         ("empty.pem", "there is no certificate"),
-        ("bad.pem", "certificate 1 in it is broken"),
+        ("bad.pem", "certificate 1 in it is malformed"),
         ("certs", "cannot show certs"),
     ] {
         world

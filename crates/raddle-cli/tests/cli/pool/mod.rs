@@ -93,7 +93,7 @@ impl Drop for Pools {
     fn drop(&mut self) {
         for worker in &self.workers {
             // One that does not stop in time is killed.
-            let stopped = self.runtime.block_on(worker.stop(StopMode::None));
+            let stopped = self.runtime.block_on(worker.stop(StopMode::Cancel));
             assert!(stopped.is_ok() || thread::panicking(), "{stopped:?}");
         }
     }

@@ -1,51 +1,51 @@
-//! Where each of several workers serves, and where others find it. Pure.
+//! The addresses of standalone workers: where each listens, and where callers find it. Pure.
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
 use raddle_discovery::Address;
 
-/// Where others find workers that serve elsewhere: a host, and perhaps the first of several ports in a row.
+/// The public address of workers that listen elsewhere: a host, and optionally the first of
+/// consecutive ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advertise {
-    /// With brackets, if it has to have them.
+    /// With brackets if it is an IPv6 address.
     host: String,
     port: Option<u16>,
 }
 
-/// Nobody can be found there.
+/// The text is not a valid public address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "nobody is found at '{0}': give a host, as 10.0.0.7, worker.internal or [2001:db8::7], and a port if that is another: 10.0.0.7:7070"
+    "invalid address '{0}': give a host, as 10.0.0.7, worker.internal or [2001:db8::7], with a port if it differs: 10.0.0.7:7070"
 )]
 pub struct AdvertiseError(String);
 
-/// Where the worker of this place serves.
-pub(super) fn at(bind: &Address, place: usize) -> Result<Address, String> {
+/// The address that the worker of this slot listens on.
+pub(super) fn listen_address(bind: &Address, slot: usize) -> Result<Address, String> {
     let (host, first) = match (bind.host(), bind.port()) {
         (Some(host), Some(first)) if first > 0 => (host, first),
-        (None, _) if place > 0 => {
+        (None, _) if slot > 0 => {
             return Err(format!(
-                "only one worker can serve at {bind}: give a port for several, or one worker"
+                "only one worker can listen on {bind}: give a port for several, or one worker"
             ));
         }
         _ => return Ok(bind.clone()),
     };
-    let port = u16::try_from(place)
+    let port = u16::try_from(slot)
         .ok()
-        .and_then(|place| first.checked_add(place));
-    let port = port.ok_or_else(|| {
-        format!("there are not so many ports from {first} on as there are workers")
-    })?;
+        .and_then(|slot| first.checked_add(slot));
+    let port =
+        port.ok_or_else(|| format!("there are not enough ports from {first} on for all workers"))?;
     Ok(Address::Tcp(format!("{host}:{port}")))
 }
 
-/// Whether other machines reach it, as far as that can be told without asking anybody.
+/// Whether other machines can connect, as far as the address shows.
 pub(super) fn is_exposed(bind: &Address) -> bool {
     bind.ip().is_some_and(|ip| !ip.to_canonical().is_loopback())
 }
 
-/// Where a worker that serves at `served` is found by this user on this machine.
-pub(super) fn nearby(served: &str) -> String {
+/// The address at which this user on this machine finds a worker that listens on `served`.
+pub(super) fn local_address(served: &str) -> String {
     served.parse::<Address>().map_or_else(
         |_| served.to_owned(),
         |served| served.reached_here().to_string(),
@@ -61,21 +61,21 @@ impl Advertise {
             .unwrap_or(&self.host)
     }
 
-    /// Whether it goes with where they serve.
+    /// Checks the combination with the listening address.
     pub(super) fn check(&self, bind: Option<&Address>) -> Result<(), String> {
         match (bind.and_then(Address::port), self.port) {
             (Some(0), Some(_)) => Err(format!(
-                "'{self}' names a port, and those that the workers serve at are any: give the first with the address they serve at, too"
+                "'{self}' has a port, and the workers listen on any free ones: give the first port in the listening address too"
             )),
             (Some(_), _) => Ok(()),
             (None, _) => Err(format!(
-                "nobody finds workers at '{self}' that serve at no port: give an address to serve at"
+                "workers without a port cannot be found at '{self}': give an address with a port to listen on"
             )),
         }
     }
 
-    /// Where a worker is found that serves at `served`, if it was to serve at `bind`.
-    pub(super) fn of(&self, served: &str, bind: Option<&Address>) -> String {
+    /// The public address of a worker that listens on `served`, for a configured address `bind`.
+    pub(super) fn public_address(&self, served: &str, bind: Option<&Address>) -> String {
         let served_at = served
             .parse()
             .ok()
@@ -95,7 +95,7 @@ impl FromStr for Advertise {
 
     fn from_str(text: &str) -> Result<Self, AdvertiseError> {
         let wrong = || AdvertiseError(text.to_owned());
-        // An address of version 6 has colons of its own, and stands in brackets when a port follows.
+        // An IPv6 address contains colons, so it is in brackets if a port follows.
         if let Ok(ip) = text.trim_matches(['[', ']']).parse::<Ipv6Addr>() {
             return if ip.is_unspecified() {
                 Err(wrong())
@@ -118,7 +118,7 @@ impl FromStr for Advertise {
             ),
             None => (text, None),
         };
-        // As whoever is to find them will read it.
+        // Parse it as callers will.
         let address = format!("{host}:1")
             .parse::<Address>()
             .map_err(|_| wrong())?;

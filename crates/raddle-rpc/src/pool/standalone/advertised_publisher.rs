@@ -1,21 +1,21 @@
-//! Publishes workers under the address at which others find them.
+//! A publisher that replaces addresses by public ones.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use raddle_discovery::{DiscoveryError, DiscoveryEvent, Publisher, WorkerMetadata};
 
-/// Publishes workers under the address at which others find them.
+/// Publishes workers under their public addresses.
 pub(super) struct AdvertisedPublisher<F> {
-    pub(super) by: Arc<dyn Publisher>,
-    /// From where a worker serves to where it is found.
-    pub(super) found: F,
+    pub(super) inner: Arc<dyn Publisher>,
+    /// Maps the listening address to the public one.
+    pub(super) map_address: F,
 }
 
 impl<F: Fn(&str) -> String> AdvertisedPublisher<F> {
-    fn found(&self, worker: WorkerMetadata) -> WorkerMetadata {
+    fn with_public_address(&self, worker: WorkerMetadata) -> WorkerMetadata {
         WorkerMetadata {
-            address: (self.found)(&worker.address),
+            address: (self.map_address)(&worker.address),
             ..worker
         }
     }
@@ -25,14 +25,21 @@ impl<F: Fn(&str) -> String> AdvertisedPublisher<F> {
 impl<F: Fn(&str) -> String + Send + Sync + 'static> Publisher for AdvertisedPublisher<F> {
     async fn publish(&self, event: DiscoveryEvent) -> Result<(), DiscoveryError> {
         let event = match event {
-            DiscoveryEvent::Added(worker) => DiscoveryEvent::Added(self.found(worker)),
-            DiscoveryEvent::Updated(worker) => DiscoveryEvent::Updated(self.found(worker)),
-            DiscoveryEvent::Dropped(worker) => DiscoveryEvent::Dropped(self.found(worker)),
+            DiscoveryEvent::Added(worker) => {
+                DiscoveryEvent::Added(self.with_public_address(worker))
+            }
+            DiscoveryEvent::Updated(worker) => {
+                DiscoveryEvent::Updated(self.with_public_address(worker))
+            }
+            DiscoveryEvent::Dropped(worker) => {
+                DiscoveryEvent::Dropped(self.with_public_address(worker))
+            }
         };
-        self.by.publish(event).await
+        self.inner.publish(event).await
     }
 
     fn withdraw(&self, worker: &WorkerMetadata) {
-        self.by.withdraw(&self.found(worker.clone()));
+        self.inner
+            .withdraw(&self.with_public_address(worker.clone()));
     }
 }

@@ -1,8 +1,10 @@
-//! Workers without a pool of their own: a service that keeps them, for durable pools of other programs and machines.
+//! Standalone workers: a service that keeps workers running for pools of other programs and
+//! machines.
 //!
-//! [`Options`] say what they are to be, [`StandaloneService::run`] keeps them until a [`Shutdown`] is asked for, and a [`StandaloneHandle`] says how they are meanwhile.
-//! Workers are this program again, as those of a pool are, and end with it. One that ends is replaced, at the same port if it had one of its own;
-//! those that end again and again are replaced after longer and longer pauses.
+//! [`Options`] describe the workers, [`StandaloneService::run`] keeps them running until a
+//! [`Shutdown`] is requested, and a [`StandaloneHandle`] reports their status. Workers run this
+//! program, as those of a pool do, and end with it. A worker that ends is replaced, on the same
+//! port if it has a fixed one; a crash loop is slowed down by exponential backoff.
 
 mod advertise;
 mod advertised_publisher;

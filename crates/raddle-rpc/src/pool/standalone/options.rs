@@ -1,4 +1,4 @@
-//! What standalone workers are to be.
+//! Options of standalone workers.
 
 use std::{fmt, sync::Arc, thread, time::Duration};
 
@@ -11,26 +11,27 @@ use crate::{
     worker::{LocalWorker, ProcessSettings, Worker},
 };
 
-/// What standalone workers are to be.
+/// Options of standalone workers.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// What they are called: in titles, and to this user on this machine, who finds them by it.
+    /// The name in process titles, and under which this user on this machine finds the workers.
     pub name: String,
-    /// How many.
+    /// Number of workers.
     pub workers: usize,
-    /// Where they serve. Several at a port serve at ports in a row, from it on; port 0 is any, for each. If nothing is said, each serves at a
-    /// socket that only this user reaches; with credentials, at any port of the loopback.
+    /// The address to listen on. Several workers with a port listen on consecutive ones; port 0
+    /// means any free port for each. Default: a socket per worker that only this user can connect
+    /// to; with credentials, any loopback port.
     pub bind: Option<Address>,
-    /// Where others find them, if that is not where they serve.
+    /// The public address, if it differs.
     pub advertise: Option<Advertise>,
-    /// How others find them, besides this user on this machine.
+    /// How callers find the workers, in addition to this user on this machine.
     pub publishers: Vec<Arc<dyn Publisher>>,
-    /// What the process of each is to be. Which worker it is and where it serves is decided for each, and its title is the name above.
+    /// Settings of the worker processes. Id, address and name are set for each.
     pub process: ProcessSettings,
-    /// How long they serve. Then they take no more calls, and end when those in flight have.
+    /// How long the workers serve. Then they refuse calls, and end when those in flight have ended.
     pub max_uptime: Option<Duration>,
-    /// How long each may take to serve.
+    /// How long each worker may take to start.
     pub start_timeout: Option<Duration>,
 }
 
@@ -49,11 +50,11 @@ impl Options {
         }
     }
 
-    /// Whether it can be done: what can be told before anything is started.
+    /// Checks what can be checked before a start.
     pub(super) fn check(&self) -> Result<(), PoolError> {
         let invalid = |message: String| Err(PoolError::Invalid(message));
         if self.workers == 0 {
-            return invalid("no workers serve nobody".into());
+            return invalid("the number of workers is 0: give at least 1".into());
         }
         if let Some(bind) = &self.bind {
             if !self.process.insecure
@@ -62,7 +63,7 @@ impl Options {
             {
                 return invalid(ListenError::Exposed(bind.to_string()).to_string());
             }
-            if let Err(reason) = advertise::at(bind, self.workers - 1) {
+            if let Err(reason) = advertise::listen_address(bind, self.workers - 1) {
                 return invalid(reason);
             }
         }
@@ -72,13 +73,13 @@ impl Options {
         }
     }
 
-    /// The worker of a place.
-    pub(super) fn worker(&self, place: usize) -> Arc<dyn Worker> {
-        // What it says of the last holds for all before it.
+    /// Makes the worker of a slot.
+    pub(super) fn worker(&self, slot: usize) -> Arc<dyn Worker> {
+        // `check` has tried the last slot, so the address of each slot is valid.
         let address = self
             .bind
             .as_ref()
-            .and_then(|bind| advertise::at(bind, place).ok())
+            .and_then(|bind| advertise::listen_address(bind, slot).ok())
             .map(|address| address.to_string());
         let (uid, name) = (WorkerUid::new(), self.name.clone());
         Arc::new(LocalWorker::from(ProcessSettings {

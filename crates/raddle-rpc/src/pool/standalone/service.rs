@@ -1,4 +1,4 @@
-//! Keeps standalone workers, from the first start to the last end.
+//! `StandaloneService`: keeps standalone workers running.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -6,7 +6,9 @@ use raddle_discovery::{LocalDiscovery, Publisher, WorkerMetadata};
 use raddle_model::routine::Routines;
 use tokio::{sync::watch, time::sleep};
 
-use super::{Options, Shutdown, advertise::nearby, advertised_publisher::AdvertisedPublisher};
+use super::{
+    Options, Shutdown, advertise::local_address, advertised_publisher::AdvertisedPublisher,
+};
 use crate::{
     PoolError,
     balancer::BalancerContext,
@@ -16,62 +18,62 @@ use crate::{
     worker::{CallCounts, StopMode},
 };
 
-/// Keeps standalone workers.
+/// Keeps standalone workers running.
 #[derive(Debug)]
-#[must_use = "nobody serves before it is run"]
+#[must_use = "workers start with `run`"]
 pub struct StandaloneService {
     shared: Arc<ServiceState>,
     max_uptime: Option<Duration>,
 }
 
-/// Says how standalone workers are. Clones speak of the same.
+/// Reports the status of standalone workers. Clones refer to the same service.
 #[derive(Clone, Debug)]
 pub struct StandaloneHandle(Arc<ServiceState>);
 
 struct ServiceState {
-    keeper: Arc<PoolSupervisor>,
+    supervisor: Arc<PoolSupervisor>,
     wanted: usize,
     phase: watch::Sender<ServicePhase>,
 }
 
-/// How far it has come.
+/// Phase of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServicePhase {
-    /// Not all of them have served yet.
+    /// Some workers have not become ready yet.
     Starting,
-    /// All have served. Those that have ended since are being replaced.
+    /// All workers were ready. Those that have ended since are being replaced.
     Serving,
-    /// They take no more calls.
+    /// Workers refuse calls.
     Stopping,
 }
 
-/// How standalone workers are.
+/// Status of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceStatus {
-    /// How far it has come.
+    /// The phase.
     pub phase: ServicePhase,
-    /// How many there are to be.
+    /// Configured number of workers.
     pub wanted: usize,
-    /// How many serve.
+    /// Number of ready workers.
     pub serving: usize,
-    /// How often one has ended without having been told to, or could not be started.
+    /// Number of workers that ended unasked, or could not be started.
     pub losses: u64,
-    /// Others are held back, because those before them have ended too soon.
-    pub is_braking: bool,
+    /// A crash-loop backoff delays starts.
+    pub is_backing_off: bool,
 }
 
-/// Why there is an end to it.
+/// Why a service ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ServiceEnd {
-    /// It was asked for.
-    Asked,
-    /// They have served for as long as they were to.
-    Uptime,
+    /// A shutdown was requested.
+    Requested,
+    /// `max_uptime` was reached.
+    MaxUptime,
 }
 
 impl StandaloneService {
-    /// Checks what can be checked before anything is started.
+    /// Checks what can be checked before a start.
     pub fn new(options: Options) -> Result<Self, PoolError> {
         options.check()?;
         let routines =
@@ -81,20 +83,25 @@ impl StandaloneService {
         }
         let local: Arc<dyn Publisher> = Arc::new(LocalDiscovery::new(&options.name)?);
         let (advertise, bind) = (options.advertise.clone(), options.bind.clone());
-        let said = move |served: &str| {
+        let advertised = move |served: &str| {
             advertise
                 .as_ref()
-                .map(|advertise| advertise.of(served, bind.as_ref()))
+                .map(|advertise| advertise.public_address(served, bind.as_ref()))
         };
-        let publish = |by: &Arc<dyn Publisher>| {
-            let (by, said) = (Arc::clone(by), said.clone());
-            // What an address means that is everywhere is up to the publisher.
-            let found = move |served: &str| said(served).unwrap_or_else(|| served.to_owned());
-            Arc::new(AdvertisedPublisher { by, found }) as Arc<dyn Publisher>
+        let publish = |publisher: &Arc<dyn Publisher>| {
+            let (inner, advertised) = (Arc::clone(publisher), advertised.clone());
+            // Publishers resolve wildcard addresses themselves.
+            let map_address =
+                move |served: &str| advertised(served).unwrap_or_else(|| served.to_owned());
+            Arc::new(AdvertisedPublisher { inner, map_address }) as Arc<dyn Publisher>
         };
         let others = options.publishers.iter().map(publish).collect::<Vec<_>>();
-        let found = move |served: &str| said(served).unwrap_or_else(|| nearby(served));
-        let local: Arc<dyn Publisher> = Arc::new(AdvertisedPublisher { by: local, found });
+        let map_address =
+            move |served: &str| advertised(served).unwrap_or_else(|| local_address(served));
+        let local: Arc<dyn Publisher> = Arc::new(AdvertisedPublisher {
+            inner: local,
+            map_address,
+        });
         let publishers = std::iter::once(local).chain(others).collect();
         let (wanted, max_uptime) = (options.workers, options.max_uptime);
         let plan = PoolPlan {
@@ -106,14 +113,14 @@ impl StandaloneService {
             limit: connection::LIMIT,
             key: PoolKey::generate(),
             credentials: options.process.credentials.clone(),
-            is_called_here: false,
-            make: Arc::new(move |place, _| options.worker(place)),
+            is_local_caller: false,
+            make: Arc::new(move |slot, _| options.worker(slot)),
         };
-        // Nobody calls them from here.
-        let keeper = PoolSupervisor::new(plan, BalancerContext::default());
+        // This process makes no calls, so the context stays internal.
+        let supervisor = PoolSupervisor::new(plan, BalancerContext::default());
         Ok(Self {
             shared: Arc::new(ServiceState {
-                keeper,
+                supervisor,
                 wanted,
                 phase: watch::Sender::new(ServicePhase::Starting),
             }),
@@ -121,94 +128,97 @@ impl StandaloneService {
         })
     }
 
-    /// Says how they are, also while it runs.
+    /// Reports the status, also while the service runs.
     pub fn handle(&self) -> StandaloneHandle {
         StandaloneHandle(Arc::clone(&self.shared))
     }
 
-    /// Starts the workers, and keeps them until it is asked to stop. Returns when they are gone. If one of them cannot be started in the beginning,
-    /// all are stopped again, and the error names each cause. Whoever drops this ends them at once.
+    /// Starts the workers, and keeps them running until a shutdown is requested. Returns when they
+    /// are gone. If a worker cannot be started initially, all are stopped again, and the error
+    /// names each cause. Dropping the future kills the workers.
     pub async fn run(self, shutdown: Shutdown) -> Result<ServiceEnd, PoolError> {
-        let ServiceState { keeper, phase, .. } = &*self.shared;
-        let _ending = CleanupGuard(&self.shared);
-        keeper.begin();
-        let patience = tokio::select! {
-            started = keeper.started() => {
+        let ServiceState {
+            supervisor, phase, ..
+        } = &*self.shared;
+        let _guard = CleanupGuard(&self.shared);
+        supervisor.start();
+        let mode = tokio::select! {
+            started = supervisor.wait_until_started() => {
                 started?;
                 None
             }
-            patience = shutdown.asked() => Some(patience),
+            mode = shutdown.requested() => Some(mode),
         };
-        let (ended, patience) = match patience {
-            Some(patience) => (ServiceEnd::Asked, patience),
+        let (ended, mode) = match mode {
+            Some(mode) => (ServiceEnd::Requested, mode),
             None => {
                 phase.send_replace(ServicePhase::Serving);
                 tokio::select! {
-                    patience = shutdown.asked() => (ServiceEnd::Asked, patience),
-                    () = outlived(self.max_uptime) => (ServiceEnd::Uptime, StopMode::Endless),
+                    mode = shutdown.requested() => (ServiceEnd::Requested, mode),
+                    () = sleep_until_max_uptime(self.max_uptime) => (ServiceEnd::MaxUptime, StopMode::Drain),
                 }
             }
         };
         phase.send_replace(ServicePhase::Stopping);
-        let hurrying = async {
-            shutdown.hurried().await;
-            keeper.hurry();
+        let escalating = async {
+            shutdown.cancel_requested().await;
+            supervisor.escalate_stop();
             std::future::pending().await
         };
         tokio::select! {
-            () = keeper.stop(patience) => {}
-            () = hurrying => {}
+            () = supervisor.stop(mode) => {}
+            () = escalating => {}
         }
         Ok(ended)
     }
 }
 
 impl StandaloneHandle {
-    /// Waits until all workers have served. `false` if there is an end to it before.
+    /// Waits until all workers were ready. `false` if the service stops before.
     pub async fn ready(&self) -> bool {
         let mut phase = self.0.phase.subscribe();
-        // Who tells it is part of this.
+        // The sender is part of `self`, so the channel cannot close.
         phase
             .wait_for(|phase| *phase > ServicePhase::Starting)
             .await
             .is_ok_and(|phase| *phase == ServicePhase::Serving)
     }
 
-    /// The workers that serve, each where it serves.
+    /// The ready workers, with the addresses that they listen on.
     pub fn workers(&self) -> Vec<WorkerMetadata> {
-        self.0.keeper.serving()
+        self.0.supervisor.serving()
     }
 
-    /// How they are.
-    pub fn standing(&self) -> ServiceStatus {
-        let (serving, losses, is_braking) = self.0.keeper.standing();
+    /// The current status.
+    pub fn status(&self) -> ServiceStatus {
+        let (serving, losses, is_backing_off) = self.0.supervisor.status();
         ServiceStatus {
             phase: *self.0.phase.borrow(),
             wanted: self.0.wanted,
             serving,
             losses,
-            is_braking,
+            is_backing_off,
         }
     }
 
-    /// What they have done, those included that have ended. Each is asked, and has a second to answer. Of one that was killed it is what it had
-    /// said when it was last asked.
-    pub async fn tally(&self) -> CallCounts {
-        self.0.keeper.tally().await
+    /// The call counts of all workers, including those that have ended. Each is queried, and has a
+    /// second to answer; a killed worker counts as of its last answer.
+    pub async fn call_counts(&self) -> CallCounts {
+        self.0.supervisor.call_counts().await
     }
 }
 
-/// Lets go of what is left, if it is dropped in the middle.
+/// Drops the workers if `run` is cancelled.
 struct CleanupGuard<'a>(&'a ServiceState);
 
 impl Drop for CleanupGuard<'_> {
     fn drop(&mut self) {
         self.0.phase.send_replace(ServicePhase::Stopping);
-        self.0.keeper.abandon();
+        self.0.supervisor.drop_workers();
     }
 }
 
-async fn outlived(uptime: Option<Duration>) {
+async fn sleep_until_max_uptime(uptime: Option<Duration>) {
     match uptime {
         Some(uptime) => sleep(uptime).await,
         None => std::future::pending().await,
@@ -217,8 +227,8 @@ async fn outlived(uptime: Option<Duration>) {
 
 impl fmt::Debug for ServiceState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("keeper", &self.keeper)
+        f.debug_struct("ServiceState")
+            .field("supervisor", &self.supervisor)
             .finish_non_exhaustive()
     }
 }

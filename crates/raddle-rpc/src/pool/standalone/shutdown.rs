@@ -1,4 +1,4 @@
-//! Asking standalone workers to end, from outside.
+//! `Shutdown`: requests the end of standalone workers.
 
 use std::sync::Arc;
 
@@ -6,43 +6,43 @@ use tokio::sync::watch;
 
 use crate::worker::StopMode;
 
-/// Asks standalone workers to end. Clones ask the same.
+/// Requests the end of standalone workers. Clones request the same.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(Arc<watch::Sender<Option<StopMode>>>);
 
 impl Shutdown {
-    /// One that nobody has asked for yet.
+    /// Without a request.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes no more calls, and ends when those in flight have. Who asks for a second time does not want to wait: they are cancelled.
+    /// Refuses calls, and ends when those in flight have ended. A second request cancels them.
     pub fn drain(&self) {
         self.0.send_modify(|asked| {
-            *asked = Some(asked.map_or(StopMode::Endless, |_| StopMode::None))
+            *asked = Some(asked.map_or(StopMode::Drain, |_| StopMode::Cancel))
         });
     }
 
-    /// Takes no more calls, and cancels those in flight.
+    /// Refuses calls, and cancels those in flight.
     pub fn cancel(&self) {
-        self.0.send_replace(Some(StopMode::None));
+        self.0.send_replace(Some(StopMode::Cancel));
     }
 
-    /// Waits until it is asked for, and says how patiently.
-    pub(super) async fn asked(&self) -> StopMode {
+    /// Waits for a request.
+    pub(super) async fn requested(&self) -> StopMode {
         self.wait(|_| true).await
     }
 
-    /// Waits until nothing is to be waited for any more.
-    pub(super) async fn hurried(&self) {
-        self.wait(|patience| patience == StopMode::None).await;
+    /// Waits for a request to cancel.
+    pub(super) async fn cancel_requested(&self) {
+        self.wait(|mode| mode == StopMode::Cancel).await;
     }
 
     async fn wait(&self, enough: impl Fn(StopMode) -> bool) -> StopMode {
-        let mut asked = self.0.subscribe();
-        // Who asks is part of this.
-        let heard = asked.wait_for(|asked| asked.is_some_and(&enough)).await;
-        heard
+        let mut request = self.0.subscribe();
+        // The sender is part of `self`, so the channel cannot close.
+        let requested = request.wait_for(|asked| asked.is_some_and(&enough)).await;
+        requested
             .map(|asked| asked.unwrap_or_default())
             .unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! Where workers serve and are found, and how they are asked to end. With real workers it is tested in `crates/raddle/tests/serve`.
+//! Tests of addresses, options and shutdown. Those with processes are in
+//! `crates/raddle/tests/serve`.
 
 use futures_util::FutureExt;
 use raddle_discovery::Address;
@@ -14,15 +15,15 @@ fn address(text: &str) -> Address {
 }
 
 #[test]
-fn several_workers_serve_at_ports_in_a_row() {
-    let ports = |bind: &str, place| at(&address(bind), place).map(|at| at.to_string());
+fn workers_listen_on_consecutive_ports() {
+    let ports = |bind: &str, slot| listen_address(&address(bind), slot).map(|at| at.to_string());
     assert_eq!(ports("10.0.0.7:7070", 0).unwrap(), "10.0.0.7:7070");
     assert_eq!(ports("10.0.0.7:7070", 3).unwrap(), "10.0.0.7:7073");
     assert_eq!(ports("[::]:65535", 0).unwrap(), "[::]:65535");
     assert!(
         ports("[::]:65535", 1)
             .unwrap_err()
-            .contains("not so many ports")
+            .contains("not enough ports")
     );
     assert_eq!(ports("0.0.0.0:0", 9).unwrap(), "0.0.0.0:0");
     assert_eq!(ports("unix:/run/w", 0).unwrap(), "unix:/run/w");
@@ -34,7 +35,7 @@ fn several_workers_serve_at_ports_in_a_row() {
 }
 
 #[test]
-fn what_others_reach_needs_credentials_or_a_word() {
+fn exposed_address_needs_credentials_or_insecure() {
     for (bind, is) in [
         ("0.0.0.0:0", true),
         ("[::]:7070", true),
@@ -71,13 +72,13 @@ fn what_others_reach_needs_credentials_or_a_word() {
 }
 
 #[test]
-fn a_worker_is_found_where_it_is_said() {
+fn advertised_address_follows_the_port() {
     let found = |advertise: &str, served: &str, bind: &str| {
         let advertise: Advertise = advertise.parse().unwrap();
         let bind = address(bind);
         advertise
             .check(Some(&bind))
-            .map(|()| advertise.of(served, Some(&bind)))
+            .map(|()| advertise.public_address(served, Some(&bind)))
     };
     assert_eq!(
         found("10.0.0.7", "0.0.0.0:41234", "0.0.0.0:0").unwrap(),
@@ -102,12 +103,12 @@ fn a_worker_is_found_where_it_is_said() {
     assert!(
         found("w.internal:80", "0.0.0.0:41234", "0.0.0.0:0")
             .unwrap_err()
-            .contains("are any")
+            .contains("any free ones")
     );
     assert!(
         found("w.internal", "unix:/w", "unix:/w")
             .unwrap_err()
-            .contains("no port")
+            .contains("without a port")
     );
     for wrong in [
         "",
@@ -127,26 +128,26 @@ fn a_worker_is_found_where_it_is_said() {
 }
 
 #[test]
-fn who_is_on_the_same_machine_finds_what_serves_everywhere() {
+fn wildcard_address_is_found_at_the_loopback() {
     for (served, found) in [
         ("0.0.0.0:7070", "127.0.0.1:7070"),
         ("[::]:7070", "[::1]:7070"),
         ("10.0.0.7:7070", "10.0.0.7:7070"),
         ("unix-abstract:w", "unix-abstract:w"),
     ] {
-        assert_eq!(nearby(served), found);
+        assert_eq!(local_address(served), found);
     }
 }
 
 #[test]
-fn what_makes_no_sense_is_said_before_anything_is_started() {
+fn invalid_options_are_reported_before_a_start() {
     for (options, why) in [
         (
             Options {
                 workers: 0,
                 ..Options::new("test")
             },
-            "no workers",
+            "the number of workers is 0",
         ),
         (
             Options {
@@ -161,7 +162,7 @@ fn what_makes_no_sense_is_said_before_anything_is_started() {
                 advertise: Some("10.0.0.7".parse().unwrap()),
                 ..Options::new("test")
             },
-            "no port",
+            "without a port",
         ),
     ] {
         let error = options.check().unwrap_err().to_string();
@@ -187,17 +188,17 @@ fn what_makes_no_sense_is_said_before_anything_is_started() {
 }
 
 #[test]
-fn who_asks_twice_does_not_want_to_wait() {
+fn second_drain_cancels() {
     let shutdown = Shutdown::new();
-    assert_eq!(shutdown.asked().now_or_never(), None);
+    assert_eq!(shutdown.requested().now_or_never(), None);
     shutdown.drain();
-    assert_eq!(shutdown.asked().now_or_never(), Some(StopMode::Endless));
-    assert_eq!(shutdown.hurried().now_or_never(), None);
+    assert_eq!(shutdown.requested().now_or_never(), Some(StopMode::Drain));
+    assert_eq!(shutdown.cancel_requested().now_or_never(), None);
     shutdown.clone().drain();
-    assert_eq!(shutdown.asked().now_or_never(), Some(StopMode::None));
-    let at_once = Shutdown::new();
-    at_once.cancel();
-    assert_eq!(at_once.hurried().now_or_never(), Some(()));
-    at_once.drain();
-    assert_eq!(at_once.asked().now_or_never(), Some(StopMode::None));
+    assert_eq!(shutdown.requested().now_or_never(), Some(StopMode::Cancel));
+    let cancelled = Shutdown::new();
+    cancelled.cancel();
+    assert_eq!(cancelled.cancel_requested().now_or_never(), Some(()));
+    cancelled.drain();
+    assert_eq!(cancelled.requested().now_or_never(), Some(StopMode::Cancel));
 }

@@ -1,4 +1,4 @@
-//! A link whose client is played by the test.
+//! Tests of a link whose client is scripted by the test.
 
 use std::{io::Read as _, os::unix::net::UnixStream};
 
@@ -9,21 +9,21 @@ use super::{super::executor::ExecutorSetup, *};
 use crate::{proxy::Routing, stream::PeerIdentity};
 
 #[tokio::test]
-async fn who_comes_when_the_worker_leaves_is_told_so() {
+async fn client_that_connects_during_the_stop_is_told_so() {
     let executor = Executor::new(ExecutorSetup::for_test(
         Routines::default(),
         &Handle::current(),
     ));
     let links = LinkServer::new(ConnectionLimiter::new(1, Arc::default()));
-    links.leave(Duration::from_secs(1)).await;
+    links.close_all(Duration::from_secs(1)).await;
     let (ours, mut client) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let caller = AuthorizedPeer {
         peer: PeerIdentity::SameUser,
         from: None,
-        routing: Routing::Anywhere,
+        routing: Routing::Unrestricted,
     };
-    links.begin(LinkSocket::new(ours.into(), false, None), caller, &executor);
+    links.start(LinkSocket::new(ours.into(), false, None), caller, &executor);
     let reading = tokio::task::spawn_blocking(move || {
         client
             .set_read_timeout(Some(Duration::from_secs(5)))
@@ -31,11 +31,11 @@ async fn who_comes_when_the_worker_leaves_is_told_so() {
         let mut bytes = Vec::new();
         client.read_to_end(&mut bytes).map(|_| bytes)
     });
-    let (mut heard, bytes) = (Vec::new(), reading.await.unwrap().unwrap());
+    let (mut replies, bytes) = (Vec::new(), reading.await.unwrap().unwrap());
     Decoder::default()
         .take(&bytes, |frame| {
-            heard.push(v1::Answer::decode(frame.head).unwrap().what)
+            replies.push(v1::Answer::decode(frame.head).unwrap().what)
         })
         .unwrap();
-    assert_eq!(heard, [Some(answer::What::Leave(v1::Leave::default()))]);
+    assert_eq!(replies, [Some(answer::What::Leave(v1::Leave::default()))]);
 }

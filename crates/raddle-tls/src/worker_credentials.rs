@@ -1,4 +1,4 @@
-//! [`WorkerCredentials`].
+//! `WorkerCredentials`: credentials for both ends of a connection.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
@@ -10,8 +10,8 @@ use super::{
     server,
 };
 
-/// A CA, a certificate and its key, for both ends of a connection. They do not change, but for what is in their files; clones are the same
-/// credentials.
+/// A CA, a certificate and its key, for both ends of a connection. Only the contents of their files
+/// may change; clones share the loaded set.
 ///
 /// | | `mutual` | the worker is verified | the caller is verified |
 /// | --- | --- | --- | --- |
@@ -21,7 +21,7 @@ use super::{
 pub struct WorkerCredentials(Arc<CurrentCredentials>);
 
 impl WorkerCredentials {
-    /// For mutual TLS, from PEM files. They are read again when they have changed.
+    /// For mutual TLS, from PEM files, which are read again when they change.
     pub fn from_files(
         ca: impl Into<PathBuf>,
         certificate: impl Into<PathBuf>,
@@ -43,49 +43,51 @@ impl WorkerCredentials {
             .load()
     }
 
-    pub(super) fn load(recipe: CredentialSource) -> Result<Self, CredentialsError> {
-        if recipe.mutual && recipe.identity.is_none() {
+    pub(super) fn load(source: CredentialSource) -> Result<Self, CredentialsError> {
+        if source.mutual && source.identity.is_none() {
             return Err(CredentialsError::NoIdentity(
                 "for mutual TLS, on both sides",
             ));
         }
-        let current = CurrentCredentials::new(recipe)?;
-        reload::warn_of(&current.held());
+        let current = CurrentCredentials::new(source)?;
+        reload::warn_if_refused(&current.current());
         Ok(Self(Arc::new(current)))
     }
 
-    /// What they were made from, for a process that is to have the same.
-    pub fn recipe(&self) -> &CredentialSource {
-        self.0.recipe()
+    /// What the credentials were loaded from, for a child process.
+    pub fn source(&self) -> &CredentialSource {
+        self.0.source()
     }
 
-    /// Whether callers have to show a certificate, too.
+    /// Whether callers must present a certificate too.
     pub fn is_mutual(&self) -> bool {
-        self.recipe().mutual
+        self.source().mutual
     }
 
-    /// Whether workers have to be somebody in particular, wherever they are.
-    pub fn expects_somebody(&self) -> bool {
-        !self.recipe().expected.is_empty()
+    /// Whether workers must have particular names, instead of those of their hosts.
+    pub fn expects_peer_names(&self) -> bool {
+        !self.source().expected.is_empty()
     }
 
-    /// For a worker that speaks one of these protocols, the first that the caller speaks as well.
+    /// The configuration of a worker. Of these protocols, the first that the caller offers is
+    /// selected.
     pub fn server_config(
         &self,
         protocols: &[&[u8]],
     ) -> Result<Arc<ServerConfig>, CredentialsError> {
-        if self.recipe().identity.is_none() {
+        if self.source().identity.is_none() {
             return Err(CredentialsError::NoIdentity("to serve"));
         }
         Ok(Arc::new(server::config(&self.0, protocols)))
     }
 
-    /// For one connection of a caller who speaks one of these protocols. It shows the certificate that is in the files now.
+    /// The configuration for one connection of a caller, with the certificate that is in the files
+    /// now.
     pub fn client_config(&self, protocols: &[&[u8]]) -> Arc<ClientConfig> {
         Arc::new(client::config(&self.0, protocols))
     }
 
-    /// The name under which rustls is to connect to this host: that of an address, without its port.
+    /// The rustls server name of a host: a name, or an address without port.
     pub fn server_name(host: &str) -> Result<ServerName<'static>, CredentialsError> {
         let bare = host
             .strip_prefix('[')
@@ -94,14 +96,14 @@ impl WorkerCredentials {
         ServerName::try_from(bare.to_owned()).map_err(|_| CredentialsError::NoHost(host.to_owned()))
     }
 
-    /// Looks at the files now, and says whether there is something new in them. Nobody has to: they are looked at when somebody connects. If they
-    /// cannot be read, what was in them before goes on.
+    /// Reloads the files now. Returns whether the certificates have changed. Not required, because
+    /// handshakes check the files. If loading fails, the previous set is kept.
     pub fn reload(&self) -> Result<bool, CredentialsError> {
         self.0.reload()
     }
 }
 
-/// Clones are the same credentials.
+/// Clones are equal.
 impl PartialEq for WorkerCredentials {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -113,15 +115,15 @@ impl Eq for WorkerCredentials {}
 impl fmt::Debug for WorkerCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("WorkerCredentials")
-            .field(self.recipe())
+            .field(self.source())
             .finish()
     }
 }
 
 #[cfg(test)]
 impl WorkerCredentials {
-    /// As if nobody had looked at the files for long.
-    pub(super) fn is_due(&self) {
-        self.0.is_due();
+    /// Makes a check of the files due.
+    pub(super) fn make_check_due(&self) {
+        self.0.make_check_due();
     }
 }

@@ -1,4 +1,4 @@
-//! What a worker that is called has to be named.
+//! The names that a worker's certificate may have, and their check.
 
 use std::{fmt, str::FromStr};
 
@@ -8,7 +8,8 @@ use webpki::EndEntityCert;
 
 use super::{identity::Identity, pattern::NamePattern};
 
-/// A name that a worker's certificate may have: `worker.internal`, `*.internal`, `10.0.0.7`, `spiffe://prod/render` or `spiffe://prod/*`.
+/// A name that a worker's certificate may have: `worker.internal`, `*.internal`, `10.0.0.7`,
+/// `spiffe://prod/render` or `spiffe://prod/*`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PeerName(PeerNameKind);
@@ -19,33 +20,34 @@ enum PeerNameKind {
     Named(NamePattern),
 }
 
-/// No worker can be named so.
+/// The name is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no worker can be named '{name}': {reason}")]
+#[error("invalid worker name '{name}': {reason}")]
 pub struct PeerNameError {
     name: String,
     reason: String,
 }
 
-/// A worker has shown the certificate of somebody else.
+/// The worker's certificate has none of the expected names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is that of {shown}, and not of {expected}")]
+#[error("it is for {shown}, expected {expected}")]
 pub struct PeerNameMismatch {
-    /// Who was to be reached.
+    /// The expected names.
     pub expected: String,
-    /// Who was.
+    /// The names in the certificate.
     pub shown: String,
 }
 
-/// Whether the certificate is of one of these, or without any of them, of this host.
-pub(super) fn check(
+/// Checks that the certificate has one of the expected names, or, if there are none, the name of
+/// the host.
+pub(super) fn check_peer_name(
     certificate: &CertificateDer<'_>,
     host: &ServerName<'_>,
     expected: &[PeerName],
 ) -> Result<(), rustls::Error> {
     let bad = || rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
     let (shown, certificate) = (
-        Identity::of(certificate),
+        Identity::from_certificate(certificate),
         EndEntityCert::try_from(certificate),
     );
     let (shown, certificate) = (shown.map_err(|_| bad())?, certificate.map_err(|_| bad())?);
