@@ -1,7 +1,5 @@
 //! Task lists are read page by page.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,

@@ -380,7 +380,9 @@ fn what_a_stopped_manager_has_spawned_goes_on() {
         );
         until_held(world, 1);
         // The command may run before its start is recorded.
-        until("the start is recorded", || world.task(&held)["pid"].is_u64());
+        until("the start is recorded", || {
+            world.task(&held)["pid"].is_u64()
+        });
         let pid = world.task(&held)["pid"].clone();
         running.signal(libc::SIGSTOP);
         until("it is taken for gone", || managers(world).is_empty());

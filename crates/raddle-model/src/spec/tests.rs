@@ -369,7 +369,8 @@ fn routines_are_shared_unless_they_need_a_process() {
         Isolation::Shared
     );
     assert_eq!(TaskSpec::command(["true"]).isolation(), Isolation::Process);
-    let changes: [(&str, fn(&mut TaskSpec)); 6] = [
+    type Change = (&'static str, fn(&mut TaskSpec));
+    let changes: [Change; 6] = [
         ("limits.memory_mb", |s| s.limits.memory_mb = Some(1)),
         ("limits.cpu_percent", |s| s.limits.cpu_percent = Some(1)),
         ("limits.max_fds", |s| s.limits.max_fds = Some(1)),

@@ -183,7 +183,7 @@ impl SlotClasses {
             .filter(|class| self.free[*class].is_empty())
             .collect();
         let of_class = |class: &ClassId| {
-            let (pool, is_plain) = ((class - 1) / 2, class % 2 == 0);
+            let (pool, is_plain) = ((class - 1) / 2, class.is_multiple_of(2));
             self.hosts[pool]
                 .routines
                 .iter()

@@ -1,5 +1,10 @@
 //! One attempt in a Rust host: decode, run, answer exactly once.
 
+#![expect(
+    clippy::result_large_err,
+    reason = "a `HostError` is made once per failed attempt and sent at once"
+)]
+
 use std::{
     any::Any,
     cell::RefCell,
@@ -146,7 +151,7 @@ pub(super) fn start(
         }
         RoutineFn::Async(function) => {
             let run = async move {
-                let running = with_input(start, &payload, |input| function(input))?;
+                let running = with_input(start, &payload, function)?;
                 drop(payload);
                 encode(running.await.map_err(failed)?)
             };
@@ -154,7 +159,7 @@ pub(super) fn start(
         }
         RoutineFn::Stream(function) => {
             let run = async move {
-                let items = with_input(start, &payload, |input| function(input))?;
+                let items = with_input(start, &payload, function)?;
                 let value = gather(items).await.map_err(failed)?;
                 serde_json::to_vec(&value).map_err(|error| unwritable(&error))
             };
