@@ -1,4 +1,4 @@
-//! Tasks that wait for a worker, and were made of events when its file said something else.
+//! Waiting tasks that were made from events under an older version of the file.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use raddle_model::TaskState;
 
 use super::{Process, process::is_event};
 
-/// How many waiting tasks of a worker are looked at.
+/// Most waiting tasks of a worker to check.
 const LOOKED_AT: u32 = 1000;
 
-/// Logs what tasks that wait will run where that is not what the file says now: a task is what it was submitted as.
+/// Warns about waiting tasks that will run another target than the file names now: a task keeps the
+/// spec that it was submitted with.
 pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> Result<()> {
     for worker in processes.iter().flat_map(|process| &process.workers) {
         let Some(event) = worker.event() else {
@@ -35,7 +36,7 @@ pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> 
                 tasks,
                 %runs,
                 %now,
-                "tasks that wait were made before the file was changed, and run what it said then: what comes from now on runs what it says now"
+                "waiting tasks were made before the file was changed, and run the old target"
             );
         }
     }

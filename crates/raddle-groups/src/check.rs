@@ -1,4 +1,4 @@
-//! What the types of a group cannot say: whether it can be run at all. Pure.
+//! Validation of groups beyond their types. Pure.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -7,24 +7,24 @@ use raddle_model::{CapSet, HumanDuration, QueueName, schedule::is_slug, spec::DE
 
 use super::{GroupWorker, Process, source_consumer::stream_of};
 
-/// Why groups cannot be run.
+/// An invalid setting of a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at '{path}': {reason}")]
 pub struct GroupConfigError {
-    /// The key, as `process.mail.worker[0].slug`.
+    /// The key, such as `process.mail.worker[0].slug`.
     pub path: String,
-    /// What is wrong with it, and what to do.
+    /// What is wrong, and what to do.
     pub reason: String,
 }
 
-/// Shorter than this nothing can be done in.
+/// Shortest useful duration.
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 const MOST: u32 = 1000;
 
 type Result<T = ()> = std::result::Result<T, GroupConfigError>;
 
-/// Refuses what could not be run, and what means nothing.
+/// Checks that the groups can run, and that all settings have a meaning.
 pub(super) fn check(processes: &[Process]) -> Result {
     if processes.is_empty() {
         return Err(mistake(
@@ -113,7 +113,7 @@ fn check_process(process: &Process, path: &str, all: &[Process]) -> Result {
     }
     for tag in &process.caps {
         if tag.contains(',') || tag.trim().is_empty() {
-            let reason = format!("'{tag}' is not a capability: give each as a text of its own");
+            let reason = format!("'{tag}' is no capability: write each one as its own string");
             return Err(mistake(at("caps"), reason));
         }
         CapSet::from_people(tag).map_err(|error| mistake(at("caps"), error))?;
@@ -183,7 +183,7 @@ fn check_worker(worker: &GroupWorker, path: &str) -> Result {
     Ok(())
 }
 
-/// Refuses streams as sources where there are none.
+/// Refuses streams as sources for brokers that have none.
 pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
     if url.has_streams() {
         return Ok(());
@@ -200,7 +200,7 @@ pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
                     process.name
                 );
                 let reason = format!(
-                    "streams are Redis's, and the broker is {url}: use redis://HOST:PORT, or the name of a queue"
+                    "streams need Redis, and the broker is {url}: use redis://HOST:PORT, or the name of a queue"
                 );
                 return Err(mistake(path, reason));
             }
@@ -235,7 +235,7 @@ fn check_order(processes: &[Process]) -> Result {
             Err(mistake(
                 path,
                 format_args!(
-                    "it waits for itself, by way of {}: leave one out",
+                    "it waits for itself through {}: remove one of them",
                     process.after.join(", ")
                 ),
             ))
@@ -243,7 +243,7 @@ fn check_order(processes: &[Process]) -> Result {
     }
 }
 
-/// Refuses what is no queue, and those that are Raddle's own.
+/// Refuses invalid queue names, and the queues that Raddle reserves.
 fn free(path: &str, queue: &str) -> Result {
     match queue
         .parse::<QueueName>()

@@ -1,7 +1,7 @@
-//! The processes of groups: starting them, hearing of them, looking at them.
+//! `Children`: starting and watching the processes of groups.
 //!
-//! That one has ended is heard from the kernel at once, by a descriptor; that one was stopped, by SIGCHLD. Whether it gets on is seen on the
-//! page of memory that it was started with.
+//! A pidfd reports the exit of a process at once, and SIGCHLD that it was stopped. Its progress
+//! page shows whether it makes progress.
 
 use std::{collections::BTreeMap, fs, io, os::fd::AsFd, process::Stdio, time::Duration};
 
@@ -14,12 +14,13 @@ use tokio::sync::mpsc;
 use raddle_spawner::{BroadcastCommand, ProcessTemplate, WorkerEvent, process::watch};
 use raddle_worker::worker::HANG_MARGIN;
 
-/// The processes there are.
+/// The live processes.
 pub(super) struct Children {
     kept: BTreeMap<ChildId, ChildRecord>,
-    /// When all may have stood still until, by the clock of the pages: a runner has its whole time again from then on.
+    /// When the manager itself may have been stalled, on the clock of the pages. Runners get their
+    /// full time again from then on.
     spared: Option<Duration>,
-    /// At most three for each process, so the channel needs no bound.
+    /// At most three events per process, so the channel needs no bound.
     news: mpsc::UnboundedReceiver<(ChildId, WorkerEvent)>,
     tell: mpsc::UnboundedSender<(ChildId, WorkerEvent)>,
 }
@@ -27,13 +28,13 @@ pub(super) struct Children {
 struct ChildRecord {
     pid: u32,
     tid: Option<Tid>,
-    /// Whether it began paused.
+    /// Whether it started paused.
     paused: bool,
     orders: mpsc::UnboundedSender<BroadcastCommand>,
     page: ProgressPage,
     turns: u64,
     slots: usize,
-    /// How long a runner may take to end what has taken too long.
+    /// How long a runner may take to end an attempt that has timed out.
     overtime: Duration,
 }
 
@@ -48,8 +49,8 @@ impl Children {
         }
     }
 
-    /// Starts a process that runs so many tasks at a time, and begins `paused` or not, as its template says. It is stopped in this way when nobody
-    /// keeps it any more.
+    /// Starts a process with this many slots. `paused` must match the template. If its manager is
+    /// dropped, the process is stopped by `stop`.
     pub(super) fn start(
         &mut self,
         id: ChildId,
@@ -78,7 +79,7 @@ impl Children {
         Ok(())
     }
 
-    /// The next news of any process. Can be dropped while it waits; waits for ever when there is none.
+    /// The next event of any process. Cancel-safe; pending while there is none.
     pub(super) async fn next(&mut self) -> (ChildId, WorkerEvent) {
         let (id, news) = self.news.recv().await.expect("the other end is ours");
         if let (WorkerEvent::Ready(tid), Some(kept)) = (&news, self.kept.get_mut(&id)) {
@@ -87,24 +88,24 @@ impl Children {
         (id, news)
     }
 
-    /// Forgets one that is gone, and says which process it was.
+    /// Removes a process that has ended, and returns its PID.
     pub(super) fn forget(&mut self, id: ChildId) -> Option<u32> {
         self.kept.remove(&id).map(|kept| kept.pid)
     }
 
     pub(super) fn tell(&self, id: ChildId, what: BroadcastCommand) {
         if let Some(kept) = self.kept.get(&id) {
-            // Refused only by one that is gone.
+            // Fails only if the process has ended.
             let _ = kept.orders.send(what);
         }
     }
 
-    /// Whether one began paused.
+    /// Whether a process started paused.
     pub(super) fn began_paused(&self, id: ChildId) -> bool {
         self.kept.get(&id).is_some_and(|kept| kept.paused)
     }
 
-    /// How many attempts one has begun.
+    /// Attempts that a process has started.
     pub(super) fn begun(&self, id: ChildId) -> Option<u64> {
         self.kept.get(&id).map(|kept| kept.page.attempts_started())
     }
@@ -113,18 +114,19 @@ impl Children {
         self.kept.get(&id).map(|kept| kept.pid)
     }
 
-    /// The workers that they are, as far as they have said.
+    /// The worker ids of the processes that have reported one.
     pub(super) fn tids(&self) -> impl Iterator<Item = Tid> {
         self.kept.values().filter_map(|kept| kept.tid)
     }
 
-    /// Whoever keeps them stood still until now, and so may they have, and their runners: what has taken too long since is ended by those first, who
-    /// have as long for it as ever.
+    /// Records that the manager itself was stalled until now. The processes and their runners may
+    /// have been stalled too, so runners get their full time to end attempts that have timed out.
     pub(super) fn spare(&mut self) {
         self.spared = Some(ProgressPage::clock_now());
     }
 
-    /// Tells a core what their pages show, and returns those that are overdue, and when the next will be.
+    /// Reports the pages to the supervisor. Returns processes with overdue tasks, and the next
+    /// deadline.
     pub(super) fn look(
         &mut self,
         core: &mut Supervisor,
@@ -165,7 +167,7 @@ impl Children {
         (overdue, next)
     }
 
-    /// The process and the worker that one of them is, and those of its tasks that should be over.
+    /// The PID and worker id of a process, and its overdue tasks.
     pub(super) fn overdue(&self, id: ChildId) -> Option<(u32, Tid, Vec<Tid>)> {
         let kept = self.kept.get(&id)?;
         let tasks = kept
@@ -176,7 +178,7 @@ impl Children {
             .map(|worker| (kept.pid, worker, tasks))
     }
 
-    /// Tells one something when a deed is over. That must take no long time: nobody waits for it.
+    /// Sends a command after a future, which must not take long: nothing waits for it.
     pub(super) fn tell_after(
         &self,
         id: ChildId,
@@ -192,7 +194,7 @@ impl Children {
         }
     }
 
-    /// Who of them was stopped, or goes on, since this was asked.
+    /// Which processes were stopped or continued since the last call.
     pub(super) fn suspensions(&self) -> Vec<SupervisorEvent> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
         let mut events = Vec::new();
@@ -200,7 +202,7 @@ impl Children {
             let Some(pid) = i32::try_from(kept.pid).ok().and_then(Pid::from_raw) else {
                 continue;
             };
-            // One after the other: it may have been stopped and let go on. How it ended is asked elsewhere.
+            // A process may have been stopped and continued. Its exit is reported elsewhere.
             while let Ok(Some(status)) = waitid(WaitId::Pid(pid), options) {
                 if status.stopped() {
                     events.push(SupervisorEvent::Suspended(*id));
@@ -215,26 +217,26 @@ impl Children {
     }
 }
 
-/// What a process has in memory.
+/// The resident memory of a process.
 fn rss_of(pid: u32) -> Option<u64> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// How a process is told that a stage of its stop has begun.
+/// The command for a stage of a stop.
 pub(super) fn word(stage: raddle_model::stop::StopStage) -> Option<BroadcastCommand> {
     use raddle_model::stop::StopStage;
     match stage {
         StopStage::Running => None,
         StopStage::Draining => Some(BroadcastCommand::Stop),
-        // Its second signal means: give back what you run.
+        // The second signal means: release the running tasks.
         StopStage::Terminating => Some(BroadcastCommand::Release),
         StopStage::Killing => Some(BroadcastCommand::Kill),
     }
 }
 
-/// Whether what a process was doing is worth a look.
+/// Whether the log should say what the process was doing.
 pub(super) fn is_suspect(why: StopReason) -> bool {
     matches!(why, StopReason::Hung(_))
 }
@@ -244,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_overdue_right_after_all_stood_still() {
+    fn nothing_is_overdue_right_after_a_stall() {
         let mut children = Children::new();
         let (page, tid) = (
             ProgressPage::new().unwrap(),
@@ -279,7 +281,7 @@ mod tests {
                 && next.is_some_and(|next| next > now && next <= now + overtime + HANG_MARGIN),
             "{found:?} {next:?}"
         );
-        // That time is over.
+        // The extra time is over.
         children.spared = None;
         assert_eq!(children.look(&mut core, now, false).0, overdue);
     }

@@ -1,8 +1,12 @@
-//! What is wanted of each worker, kept in the broker: its sources, whether it is on, and how many processes there are of it.
+//! `DesiredState`: the desired state of each worker, stored in the broker: its sources, whether it
+//! is on, and its number of replicas.
 //!
-//! It is one message for each worker in the queue `raddle.groups`, so that everybody sees it at once, and it outlives managers. Every change
-//! takes the place of the message that it was decided from, in one step: if that is gone, it is decided anew. Where there are two of one worker, because two
-//! have made it known for the first time at the same time, the last one counts, and the next change takes the place of both. Sources stay there when a manager goes: what comes meanwhile becomes tasks that wait for the next one, as with a consumer group.
+//! There is one message per worker in the queue `raddle.groups`, so all processes see it, and it
+//! outlives managers. A change atomically replaces the message that it was decided from. If that is
+//! gone, the change is decided again. If two managers declare a worker for the first time at the
+//! same time there are two messages: the last one counts, and the next change replaces both. The
+//! sources stay when a manager exits: messages become tasks that wait for the next one, as with a
+//! consumer group.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,50 +21,50 @@ use super::{GroupWorker, ManagerError, Process, view::keepers};
 
 /// The queue.
 const GROUPS: &str = "raddle.groups";
-/// How many workers are looked at, at most.
+/// Most workers to read.
 const MOST: u32 = 100_000;
-/// How long one wait lasts before it is begun again. Nothing depends on it.
+/// Longest single wait. It is repeated, so nothing depends on the length.
 const WAIT: Duration = Duration::from_secs(3600);
-/// After an error of the broker, before the next look.
+/// Pause after a broker error.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
-/// What is wanted of a worker.
+/// The desired state of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DesiredState {
-    /// Its name, and that of its queue.
+    /// Its name, which is also the name of its queue.
     pub slug: String,
     /// The process that hosts it.
     pub process: String,
-    /// The file, or the program, that has it.
+    /// The file or program that declares it.
     #[serde(default)]
     pub file: Option<String>,
-    /// The queues whose every message is an event for it.
+    /// Queues whose messages become tasks of this worker.
     #[serde(default)]
     pub sources: Vec<String>,
-    /// The task that an event is, without its message.
+    /// The task for an event, without its message.
     #[serde(default)]
     pub event: Option<Box<TaskSpec>>,
     /// Whether it is on.
     pub on: bool,
-    /// How many processes there are of it, as its file says.
+    /// Replicas as the file declares.
     pub replicas: u32,
-    /// How many there are instead, if somebody said so at run time.
+    /// Replicas as set at run time.
     #[serde(default)]
     pub scaled: Option<u32>,
-    /// Whether there can be more than one.
+    /// Whether more than one replica is allowed.
     pub scales: bool,
     /// Whether it has a trigger.
     #[serde(default)]
     pub triggered: bool,
 }
 
-/// All workers that the broker knows of, and the messages that say so.
+/// All known workers, and their messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DesiredStates {
     of: BTreeMap<String, DesiredState>,
     messages: Vec<(String, Message)>,
     last: u64,
-    /// How often the broker was away, and is there again.
+    /// How many broker outages have ended.
     pub(super) returns: u64,
 }
 
@@ -69,7 +73,7 @@ fn queue() -> QueueName {
 }
 
 impl DesiredState {
-    /// As a file has it.
+    /// The state that a file declares.
     pub(super) fn declared(process: &Process, worker: &GroupWorker, file: Option<&str>) -> Self {
         Self {
             slug: worker.slug.clone(),
@@ -85,13 +89,13 @@ impl DesiredState {
         }
     }
 
-    /// How many processes there are to be of it.
+    /// The number of replicas.
     pub fn wanted(&self) -> u32 {
         self.scaled.unwrap_or(self.replicas)
     }
 
-    /// Whether another is of another file. One file may have several managers, be at another path on another machine, and be newer than what its other
-    /// managers have read.
+    /// Whether another state is from another file. One file may have several managers, at different
+    /// paths on different machines, and may be newer than what other managers have read.
     fn is_of_another_file(&self, other: &Self) -> bool {
         let is_the_same = |other: &Self| {
             let of = |of: &Self| {
@@ -107,7 +111,7 @@ impl DesiredState {
         self.process != other.process || (self.file != other.file && !is_the_same(other))
     }
 
-    /// The same, with what people have said of another.
+    /// Keeps what was changed at run time.
     fn heeding(self, before: &Self) -> Self {
         Self {
             on: before.on,
@@ -136,14 +140,14 @@ impl DesiredStates {
             all.last = all.last.max(message.id.as_u64());
             match serde_json::from_str::<DesiredState>(&message.body) {
                 Ok(standing) if !is_slug(&standing.slug) => {
-                    tracing::debug!(id = %message.id, slug = standing.slug, "what {GROUPS} says is of no worker");
+                    tracing::debug!(id = %message.id, slug = standing.slug, "skipped a message in {GROUPS} without a valid slug");
                 }
                 Ok(standing) => {
                     all.messages.push((standing.slug.clone(), message));
                     all.of.insert(standing.slug.clone(), standing);
                 }
                 Err(error) => {
-                    tracing::debug!(id = %message.id, %error, "what {GROUPS} says is not understood here")
+                    tracing::debug!(id = %message.id, %error, "skipped a malformed message in {GROUPS}")
                 }
             }
         }
@@ -154,7 +158,7 @@ impl DesiredStates {
         self.of.get(slug)
     }
 
-    /// Who has events from a queue.
+    /// The workers with this source.
     pub(super) fn subscribers(
         &self,
         source: &str,
@@ -167,8 +171,8 @@ impl DesiredStates {
             .filter_map(|standing| Some((standing, standing.event.as_deref()?)))
     }
 
-    /// Has this said of a worker, or nothing, instead of what was read of it. Returns whether that was done: it is not if somebody has said something else
-    /// meanwhile.
+    /// Replaces the message of a worker, or removes it. Returns `false` if it has changed since it
+    /// was read.
     async fn replace(
         &self,
         broker: &dyn Messages,
@@ -189,8 +193,8 @@ impl DesiredStates {
         Ok(broker.apply_transaction(conversion).await?.is_some())
     }
 
-    /// Decides from what is wanted of a worker what is wanted from now on, as often as it takes: whoever says something at the same time is not
-    /// talked over. Returns both.
+    /// Decides a new state from the current one, and repeats that until nothing has changed in
+    /// between. Returns both.
     async fn update(
         &mut self,
         broker: &dyn Messages,
@@ -208,10 +212,12 @@ impl DesiredStates {
     }
 }
 
-/// Makes known what a file says of its workers. What people have said at run time stays. A slug that a manager of another file has is refused.
+/// Stores what a file declares of its workers. Changes made at run time stay. A slug that a manager
+/// of another file has is refused.
 ///
-/// A manager declares before it is registered, and again after that. Of two that declare one slug at the same time, the one that writes last finds the other
-/// registered at its second declaration, or is found.
+/// A manager declares before it is registered, and again after that. If two declare one slug at the
+/// same time, the one that writes last finds the other registered at its second declaration, or is
+/// found.
 pub(super) async fn declare(
     broker: &dyn Broker,
     processes: &[Process],
@@ -237,7 +243,7 @@ pub(super) async fn declare(
     Ok(())
 }
 
-/// Refuses slugs that a manager of another file has. Nothing is written.
+/// Refuses slugs that a manager of another file has. Writes nothing.
 pub(super) async fn check_slugs(
     broker: &dyn Broker,
     processes: &[Process],
@@ -257,8 +263,9 @@ pub(super) async fn check_slugs(
     Ok(())
 }
 
-/// Refuses a slug that a manager of another file has. `manager` is the one that declares it. The registry is read after what is `known`: a manager that
-/// registers later declares once more, and finds what this one has written.
+/// Refuses a slug that a manager of another file has. `manager` is the one that declares it. The
+/// registry is read after `known`: a manager that registers later declares again, and finds what
+/// this one has written.
 async fn refuse_taken(
     broker: &dyn Broker,
     known: &DesiredStates,
@@ -292,7 +299,7 @@ fn workers_of(processes: &[Process]) -> impl Iterator<Item = (&Process, &GroupWo
         .flat_map(|process| process.workers.iter().map(move |worker| (process, worker)))
 }
 
-/// All workers that the broker knows of, by their slugs.
+/// The desired states of all known workers.
 pub async fn standings(broker: &dyn Broker) -> Result<Vec<DesiredState>> {
     Ok(DesiredStates::read(broker)
         .await?
@@ -301,7 +308,7 @@ pub async fn standings(broker: &dyn Broker) -> Result<Vec<DesiredState>> {
         .collect())
 }
 
-/// Changes what is wanted of a worker. Nothing, if there is none of this name.
+/// Changes the state of a worker. Returns `None` if it is unknown.
 pub(super) async fn change(
     broker: &dyn Messages,
     slug: &str,
@@ -319,7 +326,7 @@ pub(super) async fn change(
         .1)
 }
 
-/// Removes a worker: nothing is an event for it any more. Its tasks stay. Returns what was wanted of it.
+/// Removes a worker: its sources make no more tasks for it. Existing tasks stay. Returns its state.
 pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<DesiredState>> {
     Ok(DesiredStates::read(broker)
         .await?
@@ -328,7 +335,7 @@ pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<D
         .0)
 }
 
-/// Tells of every change, for ever.
+/// Reports every change, without end.
 pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredStates>) {
     let (mut after, mut returns, mut is_away) = (0, 0, false);
     loop {
@@ -348,7 +355,7 @@ pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredS
                 .await
         };
         if let Err(error) = found.await {
-            tracing::error!(%error, "what is wanted of workers cannot be read");
+            tracing::error!(%error, "the desired state of workers cannot be read: retrying");
             is_away = true;
             sleep(ERROR_PAUSE).await;
         }
@@ -376,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts_and_what_is_not_understood_is_passed_over() {
+    fn the_last_message_counts_and_malformed_ones_are_skipped() {
         let process =
             Process::new("p").worker(GroupWorker::command("mail", ["true"]).source("orders"));
         let on = DesiredState::declared(&process, &process.workers[0], None);
@@ -397,12 +404,12 @@ mod tests {
         assert_eq!(
             (again.on, again.wanted()),
             (false, 4),
-            "a restart does not undo what people have said"
+            "a restart keeps changes made at run time"
         );
     }
 
     #[test]
-    fn one_file_may_be_at_two_paths_or_change_and_two_files_are_told_apart() {
+    fn recognises_the_same_file_at_another_path_or_in_another_version() {
         let standing = |process: &str, command: &str, file: &str| {
             let process = Process::new(process).worker(GroupWorker::command("mail", [command]));
             DesiredState::declared(&process, &process.workers[0], Some(file))
@@ -422,9 +429,9 @@ mod tests {
         }
     }
 
-    /// Between the look of one and its write, another says something else.
+    /// Another change happens between the read and the write of a change.
     #[tokio::test(flavor = "multi_thread")]
-    async fn nobody_is_talked_over() {
+    async fn concurrent_changes_are_not_lost() {
         let broker = Sqlite::in_memory().await.unwrap();
         let process = Process::new("p").worker(GroupWorker::command("mail", ["true"]));
         declare(&broker, &[process], None, None).await.unwrap();
@@ -461,7 +468,7 @@ mod tests {
             }
             standing.on = true;
         });
-        assert_eq!(on.await.unwrap(), None, "it is not there again");
+        assert_eq!(on.await.unwrap(), None, "it is not created again");
         assert_eq!(standings(&broker).await.unwrap(), []);
     }
 }

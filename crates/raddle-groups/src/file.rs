@@ -1,4 +1,4 @@
-//! `raddle.toml`: the groups in it, and the line of what is wrong.
+//! `raddle.toml`: its groups, and the line numbers of errors.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use toml::de::{DeTable, DeValue};
 
 use super::{GroupConfigError, Process, check::check};
 
-/// Why a file has no groups that could be run.
+/// An invalid `raddle.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {mistake}")]
 pub struct GroupFileError {
-    /// Where it is, counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What it is.
+    /// The error.
     #[source]
     pub mistake: GroupConfigError,
 }
 
 impl GroupFileError {
-    /// A mistake, and where it is in the text of its file.
+    /// Finds the line of an error.
     pub fn locate(text: &str, mistake: GroupConfigError) -> Self {
         Self {
             line: line_of(text, &mistake.path),
@@ -32,19 +32,19 @@ impl GroupFileError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GroupFile {
-    /// Where the work is kept: read by who looks for that.
+    /// The broker, which is read elsewhere.
     #[serde(default, rename = "queue_url")]
     _queue_url: Option<IgnoredAny>,
     #[serde(default)]
     process: BTreeMap<String, Process>,
 }
 
-/// The groups of a `raddle.toml`, in the order of their names, checked.
+/// Parses and checks a `raddle.toml`. Groups are ordered by name.
 pub fn read(text: &str) -> Result<Vec<Process>, GroupFileError> {
     let wrong = |error: toml::de::Error, path: String| {
         let mut reason = error.message().trim_end().to_owned();
         if path == "process" {
-            reason += ": each has its name in the heading, as in [process.mail]";
+            reason += ": write the name in the heading, as in [process.mail]";
         }
         let mistake = GroupConfigError { path, reason };
         let line = error.span().map_or_else(
@@ -64,7 +64,7 @@ pub fn read(text: &str) -> Result<Vec<Process>, GroupFileError> {
     Ok(processes)
 }
 
-/// Where what a path names stands, or the last of it that is there.
+/// The line of a path, or of the last part of it that exists.
 fn line_of(text: &str, path: &str) -> usize {
     let Ok(table) = DeTable::parse(text) else {
         return 1;
@@ -136,7 +136,7 @@ trigger = { every = "10s", lifetime = "5s" }
 "#;
 
     #[test]
-    fn a_file_is_understood() {
+    fn parses_a_file() {
         let processes = read(FILE).unwrap();
         let [clock, mail] = &processes[..] else {
             panic!("{processes:?}")
@@ -160,7 +160,7 @@ trigger = { every = "10s", lifetime = "5s" }
         read(text).unwrap_err().to_string()
     }
 
-    /// A process and a worker, with something wrong in one of them.
+    /// The error of a process and a worker with these lines.
     fn with(process: &str, worker: &str) -> String {
         said(&format!(
             "[process.a]\n{process}\n[[process.a.worker]]\nslug = 'x'\n{worker}\n"
@@ -168,7 +168,7 @@ trigger = { every = "10s", lifetime = "5s" }
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line_and_what_to_do() {
+    fn errors_name_line_key_and_fix() {
         let keys = "`worker`, `replicas`, `concurrency`, `shutdown_timeout`, `start_timeout`, `hang_timeout`, `restart`, `max_tasks`, `max_age`, `max_rss_mb`, `jitter`, `startup`, `shutdown`, `after`, `caps`, `reconnect`";
         assert_eq!(
             with("replica = 2", ""),
@@ -226,7 +226,7 @@ trigger = { every = "10s", lifetime = "5s" }
                 "after = ['b']",
                 "[process.b]\nafter = ['a']\n[[process.b.worker]]\nslug = 'y'"
             ),
-            "2: at 'process.a.after': it waits for itself, by way of b: leave one out"
+            "2: at 'process.a.after': it waits for itself through b: remove one of them"
         );
         assert_eq!(
             with("", "sources = ['q']"),
@@ -262,11 +262,11 @@ trigger = { every = "10s", lifetime = "5s" }
     }
 
     #[test]
-    fn other_mistakes_name_their_key_too() {
+    fn other_errors_name_their_key_too() {
         for (process, worker, line, path, words) in [
             ("jitter = 2.0", "", 2, "jitter", "between 0 and 0.9"),
             ("max_rss_mb = 1", "", 2, "max_rss_mb", "between 8 and"),
-            ("caps = ['a,b']", "", 2, "caps", "a text of its own"),
+            ("caps = ['a,b']", "", 2, "caps", "its own string"),
             ("restart = 'sometimes'", "", 2, "restart", "unknown variant"),
             ("replicas = 'two'", "", 2, "replicas", "invalid type"),
             (
@@ -315,7 +315,7 @@ trigger = { every = "10s", lifetime = "5s" }
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_the_reader_panic(text: String) {
+        fn the_parser_never_panics(text: String) {
             let _ = read(&text);
         }
     }

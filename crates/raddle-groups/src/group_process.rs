@@ -1,7 +1,8 @@
-//! The other side of a group: what one of its processes does besides being a worker.
+//! `GroupProcess`: what a process of a group does besides being a worker.
 //!
-//! It marks each turn of its loop, runs the hooks, keeps the bounds of its group, and ends when its manager is gone: first what it runs may be
-//! over, then that is given back, as if its manager had asked. So a manager that is killed leaves nobody behind for longer than a stop takes.
+//! It sends heartbeats through its progress page, runs the hooks, applies the limits of its group,
+//! and stops when its manager is gone: it drains, then releases its tasks, as if the manager had
+//! asked. So a killed manager leaves no processes for longer than a stop takes.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
@@ -20,56 +21,57 @@ use raddle_worker::{
     worker::{TimeLimits, WorkerEnd},
 };
 
-/// Tells a worker that it is of a group, and what there is to know. Commands never see variables that begin like this.
+/// Passes [`GroupProcessParams`] to a process. Commands never see variables with this prefix.
 pub(super) const VARIABLE: &str = "RADDLE_INTERNAL_GROUP";
 
-/// The exit code of a process that had to kill what it ran, and of a manager with such a process: a shell's for SIGKILL.
+/// Exit code of a process that had to kill its attempts, and of a manager with such a process: the
+/// shell's code for SIGKILL.
 pub const KILLED: u8 = 137;
 
-/// How much of the time to shut down is left for what comes after the last task, at most.
+/// Most of the shutdown timeout that is reserved for releasing tasks and the shutdown hook.
 const AFTERWARDS: Duration = Duration::from_secs(2);
 
-/// What a process of a group is told.
+/// Parameters of a group process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct GroupProcessParams {
-    /// The process of its manager.
+    /// PID of its manager.
     pub(super) manager: u32,
-    /// The task that its manager is.
+    /// Task id of its manager.
     pub(super) parent: Tid,
-    /// Whether it is to take nothing before it is told to.
+    /// Whether it starts paused.
     pub(super) paused: bool,
-    /// How often it marks a turn of its loop.
+    /// Interval of heartbeats.
     pub(super) every: HumanDuration,
-    /// How long a task of each queue may take.
+    /// Timeout of an attempt for each queue.
     pub(super) execution_timeout: BTreeMap<String, HumanDuration>,
-    /// How long what was cancelled may take.
+    /// How long cancelled attempts may take to end.
     pub(super) shutdown_timeout: HumanDuration,
-    /// How many attempts it begins at most.
+    /// Most attempts that it starts.
     pub(super) max_tasks: Option<u64>,
     pub(super) startup: Vec<String>,
     pub(super) shutdown: Vec<String>,
 }
 
-/// This process, as one of a group.
+/// This process, as part of a group.
 pub struct GroupProcess {
     charge: GroupProcessParams,
     page: Arc<ProgressPage>,
-    /// Ready when the manager is gone; nothing, if it was before this began.
+    /// Readable when the manager is gone. `None`: it was gone at the start.
     manager: Option<AsyncFd<OwnedFd>>,
     turns: Interval,
 }
 
-/// Why a process cannot be one of its group.
+/// Why a process cannot be part of its group.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupProcessError {
-    /// What it was told makes no sense: its manager is of another version.
-    #[error("what {VARIABLE} says is not understood: {0}")]
+    /// The parameters are malformed: the manager has another version.
+    #[error("cannot parse {VARIABLE}: {0}")]
     Charge(#[from] serde_json::Error),
-    /// The system refused something.
-    #[error("cannot be one of a group: {0}")]
+    /// A system call failed.
+    #[error("cannot run as a process of a group: {0}")]
     System(#[from] io::Error),
-    /// Its manager is gone before it has begun.
+    /// The manager was gone at the start.
     #[error("the manager is gone")]
     Forsaken,
     /// A hook failed.
@@ -83,14 +85,15 @@ pub enum GroupProcessError {
 }
 
 impl GroupProcess {
-    /// This process, if it is one of a group. To be called once, on a runtime.
+    /// This process, if it is part of a group. Call it once, inside a runtime.
     pub fn of_environment() -> Result<Option<Self>, GroupProcessError> {
         let Some(text) = std::env::var_os(VARIABLE) else {
             return Ok(None);
         };
         let charge: GroupProcessParams = serde_json::from_str(&text.to_string_lossy())?;
-        // Stopped or not, it is to see that its manager is gone. The kernel wakes it by itself only where nobody of its session is left above it, and hangs up
-        // on it then: that would count as a first word to stop.
+        // It must notice the end of its manager even while it is stopped. The kernel continues it
+        // only if its session is orphaned, and then sends SIGHUP, which would count as a first stop
+        // request.
         raddle_runner::wake_when_parent_dies();
         let page = Arc::new(ProgressPage::from_stdin()?);
         let mut turns = interval(charge.every.0.max(Duration::from_millis(1)));
@@ -103,7 +106,7 @@ impl GroupProcess {
         }))
     }
 
-    /// A worker as this group has them. Schedules are fired by its manager.
+    /// The options of a worker in this group. The manager fires schedules.
     pub fn bind(&self, options: Options) -> Options {
         let by_queue = self
             .charge
@@ -119,7 +122,7 @@ impl GroupProcess {
             max_tasks,
             page,
         };
-        // What is left of it is for giving back what was cancelled, and for the hook.
+        // The rest of the timeout is for releasing cancelled tasks, and for the hook.
         let grace = within - (within / 4).min(AFTERWARDS);
         let GroupProcessParams { parent, paused, .. } = self.charge;
         Options {
@@ -132,7 +135,7 @@ impl GroupProcess {
         }
     }
 
-    /// Runs what is to be run before the first task. Returns whether that is over, and not what it is `asked` to do instead: to end.
+    /// Runs the startup hook. Returns `false` if `asked` ends it: a stop was requested.
     pub async fn startup(
         &self,
         asked: impl Future<Output = ()>,
@@ -142,7 +145,7 @@ impl GroupProcess {
                 drop(manager.readable().await);
             }
         };
-        // How long it may take is for the manager to say. One that is not waited for is killed.
+        // The manager limits the start, and kills a process that takes too long.
         let never_mind = async {
             tokio::select! {
                 biased;
@@ -159,7 +162,7 @@ impl GroupProcess {
         hook.run(never_mind).await?.unwrap_or(Ok(true))
     }
 
-    /// Runs what is to be run after the last.
+    /// Runs the shutdown hook.
     pub async fn shutdown(&self) -> Result<(), GroupProcessError> {
         let within = Some(self.charge.shutdown_timeout.0);
         let hook = Hook {
@@ -171,17 +174,17 @@ impl GroupProcess {
         hook.run(std::future::pending::<()>()).await.map(drop)
     }
 
-    /// The exit code that tells the manager how its worker ended.
+    /// The exit code that tells the manager how the worker ended.
     pub fn exit_code(&self, ended: &WorkerEnd) -> u8 {
         if ended.killed > 0 { KILLED } else { 0 }
     }
 
-    /// So many attempts have begun.
+    /// Publishes the number of attempts started.
     pub fn begun(&self, attempts: u64) {
         self.page.set_attempts_started(attempts);
     }
 
-    /// Marks each turn of the loop that polls it. Never returns.
+    /// Sends heartbeats while the caller's loop polls it. Never returns.
     pub async fn turn(&mut self) {
         loop {
             self.turns.tick().await;
@@ -189,7 +192,7 @@ impl GroupProcess {
         }
     }
 
-    /// Waits until the manager is gone, and then goes through the stages of a stop in its place.
+    /// Waits until the manager is gone, and then goes through the stages of a stop.
     pub fn mourn(&mut self, shutdown: Shutdown) -> impl Future<Output = ()> + use<> {
         let manager = self.manager.take();
         let drain = self
@@ -204,19 +207,20 @@ impl GroupProcess {
             if let Some(manager) = manager {
                 let _ = manager.readable().await;
             }
-            tracing::warn!("the manager is gone: no more tasks are taken, and what runs may end");
+            tracing::warn!("the manager is gone: claiming no more tasks, and draining");
             shutdown.request();
             sleep(drain).await;
             shutdown.request();
             sleep(grace).await;
             shutdown.kill();
-            // The worker's own end comes now.
+            // The worker ends now.
             std::future::pending().await
         }
     }
 }
 
-/// Watches the manager, which is the parent. Nothing, if that is somebody else by now.
+/// Opens a pidfd of the manager, which is the parent. `None` if this process has another parent
+/// now.
 fn watch(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     let is_parent =
         || getppid().is_some_and(|parent| parent.as_raw_nonzero().get() as u32 == manager);
@@ -228,11 +232,11 @@ fn watch(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
         return Ok(None);
     };
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    // Its number was the manager's when that was opened only if it is now.
+    // The PID was the manager's at `pidfd_open` only if it still is.
     if !is_parent() {
         return Ok(None);
     }
-    // SAFETY: the descriptor is owned by the value that is registered, and nothing can replace it there.
+    // SAFETY: the registered value owns the descriptor, and nothing can replace it there.
     Ok(Some(unsafe {
         AsyncFd::register_with_interest(pidfd, Interest::READABLE)?
     }))

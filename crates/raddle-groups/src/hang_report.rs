@@ -1,11 +1,12 @@
-//! What a process is doing, for the log, before it is killed. Of what cannot be read nothing is said.
+//! Describes a hanging process for the log, before it is killed. Unreadable details are left out.
 
 use std::fs;
 
-/// How much is said of each thing.
+/// Most items of each kind.
 const LONGEST: usize = 16;
 
-/// The state of a process, what its first thread does in the kernel, and the titles of its children: runners say which task they run.
+/// The state of a process, the kernel stack of its main thread, and the titles of its children:
+/// runners show their task.
 pub(super) fn describe(pid: u32) -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let status = read("status");
@@ -51,7 +52,7 @@ pub(super) fn describe(pid: u32) -> String {
     }
 }
 
-/// `[<0>] do_epoll_wait+0x5c/0x90` says `do_epoll_wait`.
+/// `do_epoll_wait` for `[<0>] do_epoll_wait+0x5c/0x90`.
 fn frame(line: &str) -> String {
     let name = line.split_once("] ").map_or(line, |(_, name)| name);
     name.split('+').next().unwrap_or(name).to_owned()
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn describes_a_live_process_and_says_that_another_is_gone() {
+    fn describes_a_live_process_and_reports_a_missing_one() {
         let mut sleeper = std::process::Command::new("sleep")
             .arg("60")
             .spawn()

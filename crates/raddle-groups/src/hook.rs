@@ -1,5 +1,5 @@
-//! Commands that a process of a group runs before its first task and after its last. They are run as tasks are: by a runner, which leaves nothing
-//! of them behind, whether they end, take too long, or nobody waits for them any more.
+//! Hooks: commands that a group process runs before its first task and after its last. They run in
+//! a runner, like tasks, so no process is left when they end, time out or are cancelled.
 
 use std::{
     io::{self, Write},
@@ -11,20 +11,21 @@ use raddle_runner::{ExecRequest, ExecResult, Runner, RunnerEvent, RunnerLost, Ru
 
 use super::GroupProcessError;
 
-/// Between SIGTERM and SIGKILL, for one that takes too long: whoever waits for it has waited.
+/// Time between SIGTERM and SIGKILL after a timeout.
 const OVERTIME: Duration = Duration::from_millis(100);
 
-/// A hook of the process that the manager `of` has started.
+/// A hook. `of` is the manager of the process.
 pub(super) struct Hook<'a> {
     pub(super) name: &'static str,
     pub(super) argv: &'a [String],
     pub(super) of: Tid,
-    /// How long it may take; without it, for as long as somebody waits.
+    /// Its timeout. `None`: no limit.
     pub(super) within: Option<Duration>,
 }
 
 impl Hook<'_> {
-    /// Runs it to its end, or until `never_mind` is over: then this is `None`. In either case nothing of it is left.
+    /// Runs the hook to its end, or until `never_mind` finishes, and returns the output of that. In
+    /// either case no process of the hook is left.
     pub(super) async fn run<T>(
         &self,
         never_mind: impl Future<Output = T>,
@@ -71,7 +72,7 @@ impl Hook<'_> {
         match &done.exit {
             exit if exit.is_success() => Ok(None),
             ExitStatus::Timeout => Err(self.failed(format!(
-                "was not over after {:?}, and was killed",
+                "timed out after {:?}, and was killed",
                 self.within.unwrap_or_default()
             ))),
             exit => Err(self.failed(format!("failed: {exit}"))),
@@ -86,8 +87,8 @@ impl Hook<'_> {
     }
 }
 
-/// Passes on what it says, to where its process logs: standard output is for the manager alone.
+/// Forwards output to stderr, which is the log of the process. Its stdout is for the manager.
 fn tell(bytes: &[u8]) {
-    // One that nobody hears need not be heard.
+    // Stderr may be closed.
     let _ = io::stderr().write_all(bytes);
 }

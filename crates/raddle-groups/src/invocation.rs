@@ -1,4 +1,4 @@
-//! How this program is told to be one of a group. Pure.
+//! The command line of a group process. Pure.
 
 use std::{collections::BTreeSet, ffi::OsString};
 
@@ -12,12 +12,14 @@ use super::{
 use raddle_spawner::{ProcessTemplate, WARM_VARIABLE, worker_args};
 
 const QUEUE_URL: &str = "QUEUE_URL";
-/// How many marks there are in the time after which a process counts as hung.
+/// Heartbeats per hang timeout.
 const MARKS: u32 = 5;
-/// More often than this nothing is gained, and five hundred processes would be heard.
+/// Shortest heartbeat interval: more heartbeats gain nothing, and hundreds of processes would cost
+/// CPU.
 const MARK_EVERY: HumanDuration = HumanDuration::secs(1);
 
-/// How a process of the manager `parent` is started that serves those of its slugs that are not `off`, and begins `paused` or not.
+/// The template of a process of manager `parent`. It serves the slugs that are not `off`, and may
+/// start paused.
 pub(super) fn template(
     options: &Options,
     parent: Tid,
@@ -38,7 +40,7 @@ pub(super) fn template(
     args.extend(worker_args(&process.name, &slugs).map(OsString::from));
     let mut say = |words: &[&str]| args.extend(words.iter().map(OsString::from));
     if !options.words.iter().any(|word| word == "--verbose") {
-        // That one was told to stop, and left, is no news.
+        // Routine messages about starts and stops are not worth logging.
         say(&["--quiet"]);
     }
     say(&[
@@ -50,7 +52,7 @@ pub(super) fn template(
         say(&["--caps", &process.caps.join(",")]);
     }
     match options.url.secret() {
-        // A password must not stand among the arguments, where everybody on the machine can read it.
+        // A password must not be in the arguments, which every user can read.
         Some(url) => env.push((
             QUEUE_URL.into(),
             reconnecting(url, process.reconnect).into(),
@@ -80,7 +82,7 @@ pub(super) fn template(
     ProcessTemplate { program, args, env }
 }
 
-/// The arguments about the hosts of a process. They come last, because the program of a host takes the rest.
+/// The arguments about hosts. They come last, because the program of a host takes the rest.
 fn host_words(process: &Process) -> Vec<String> {
     if process.hosts.is_none() && process.host.is_empty() {
         return Vec::new();
@@ -99,12 +101,12 @@ fn host_words(process: &Process) -> Vec<String> {
     words
 }
 
-/// How often a process marks that it gets on.
+/// The heartbeat interval of a process.
 pub(super) fn mark_every(process: &Process) -> HumanDuration {
     HumanDuration(process.hang_timeout.0 / MARKS).min(MARK_EVERY)
 }
 
-/// The URL of a Redis server, with what a process says of reconnecting.
+/// The URL of a Redis server with a reconnect policy.
 fn reconnecting(url: &str, reconnect: Option<ReconnectPolicy>) -> String {
     let ReconnectPolicy {
         initial,
@@ -127,7 +129,7 @@ fn reconnecting(url: &str, reconnect: Option<ReconnectPolicy>) -> String {
     url
 }
 
-/// Whether a broker can be shared by processes.
+/// Whether processes can share a broker.
 pub(super) fn is_shared(url: &BrokerUrl) -> bool {
     *url != BrokerUrl::Memory
 }
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_of_reconnecting_is_in_the_url() {
+    fn adds_the_reconnect_policy_to_the_url() {
         let reconnect = ReconnectPolicy {
             initial: Some(HumanDuration::millis(50)),
             max: None,

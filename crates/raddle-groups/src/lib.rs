@@ -1,33 +1,35 @@
-//! Groups: processes that host workers, so many of each, kept alive, replaced when they hang, and stopped in stages.
+//! Groups: supervised replicas of processes that host workers, replaced when they hang, and stopped in
+//! stages.
 //!
 //! ```text
 //!              start, signals                claim, run, finish
 //!  manager ─────────────────────► process (× replicas) ◄──────► broker
-//!   │   ▲    death (pidfd), stop (SIGCHLD)     │
-//!   │   └──────────────────────────────────────┘ marks, by a page of memory that both map
-//!   └── pump: messages of sources → tasks of slugs
+//!   │   ▲    exit (pidfd), stop (SIGCHLD)      │
+//!   │   └──────────────────────────────────────┘ heartbeats, in a page of shared memory
+//!   └── source consumers: messages of sources → tasks of slugs
 //! ```
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `process.rs`, `check.rs` | what a group is to be like, and whether it can be. Pure |
-//! | `file.rs` | `raddle.toml`, with the line of what is wrong. Pure |
+//! | `process.rs`, `check.rs` | the configuration of a group, and its validation. Pure |
+//! | `file.rs` | `raddle.toml`, with line numbers of errors. Pure |
 //! | `offers.rs` | whether a program offers the routines of a file. Pure |
-//! | `grace.rs` | how long a stop may take, and whether whoever runs a manager waits for so long. Pure |
-//! | `invocation.rs` | how this program is told to be one of a group. Pure |
-//! | `children.rs` | the processes: starting them, hearing of them, looking at them |
-//! | `evidence.rs`, `overdue.rs` | what a process is doing, before it is killed; those of its tasks that have taken too long |
-//! | `standing.rs` | what is wanted of each worker, kept in the broker |
-//! | `pump.rs` | messages of sources become tasks |
-//! | `backlog.rs` | what tasks that wait will run, where a file has changed |
-//! | `trigger.rs` | triggers become schedules that are marked as the manager's |
-//! | `view.rs` | what people see of groups, and do to them |
-//! | `service.rs`, `say.rs` | the loop; what it says |
-//! | `life.rs` | registered, at work, gone; the builder |
-//! | `member.rs`, `hook.rs` | the other side: what a process of a group does besides being a worker |
+//! | `service_manager.rs` | how long a stop may take, and whether compose or systemd waits that long. Pure |
+//! | `invocation.rs` | the command line of a group process. Pure |
+//! | `children.rs` | the processes: starting and watching them |
+//! | `hang_report.rs`, `overdue.rs` | what a hanging process is doing; its tasks that have timed out |
+//! | `desired_state.rs` | the desired state of each worker, stored in the broker |
+//! | `source_consumer.rs` | turning messages of sources into tasks |
+//! | `backlog.rs` | waiting tasks from an older version of the file |
+//! | `trigger.rs` | triggers as schedules that the manager owns |
+//! | `view.rs` | listing and changing groups |
+//! | `service.rs`, `logging.rs` | the loop, and its log |
+//! | `lifecycle.rs` | register, run, deregister; the builder |
+//! | `group_process.rs`, `hook.rs` | the side of a group process: what it does besides being a worker |
 //!
-//! Who is started, replaced and stopped is decided in [`raddle_supervisor`]. A manager is itself a task: it has an id, an entry in the
-//! registry, control queues and a title. Its processes are workers like all others, bound to queues by their slugs.
+//! [`raddle_supervisor`] decides which process is started, replaced and stopped. A manager is itself a
+//! task: it has an id, a registration, control queues and a title. Its processes are ordinary workers
+//! that serve the queues of their slugs.
 
 mod backlog;
 mod check;

@@ -1,4 +1,4 @@
-//! A manager's life: registered, at work, gone.
+//! The lifecycle of a manager: register, run, deregister; and its builder.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc, time::Duration};
 
@@ -34,31 +34,31 @@ use raddle_worker::{
     worker::{is_local, this_host},
 };
 
-/// This very program.
+/// This program.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// How a manager behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name, for lists and titles.
+    /// Name in lists and titles.
     pub name: String,
-    /// The processes that it keeps.
+    /// Its processes.
     pub processes: Vec<Process>,
-    /// The file that has them, or the program.
+    /// The file or program that declares them.
     pub file: Option<String>,
-    /// Where the tasks are kept.
+    /// The broker.
     pub url: BrokerUrl,
-    /// The program that they are, which understands `worker start`, what it is called, and what is in its environment.
+    /// The program of its processes, which must understand `worker start`.
     pub program: ProcessTemplate,
-    /// Said after everything else.
+    /// Further arguments.
     pub words: Vec<OsString>,
-    /// How long others wait after its last sign of life before they take it for gone.
+    /// Length of its lease.
     pub lease: Duration,
-    /// Whether each SIGTERM and SIGINT to this process is a request to stop.
+    /// Whether SIGTERM and SIGINT to this process are stop requests.
     pub signals: bool,
 }
 
-/// A registered manager, not running yet.
+/// A registered manager that does not run yet.
 pub struct Manager {
     broker: Arc<dyn Broker>,
     options: Options,
@@ -66,9 +66,9 @@ pub struct Manager {
     shown: watch::Sender<GroupSnapshot>,
 }
 
-/// Makes a manager, piece by piece.
+/// Builds a manager.
 ///
-/// Its processes are this program again, so that it has to have `#[raddle::main]`.
+/// Its processes are this program again, so it needs `#[raddle::main]`.
 #[derive(Clone, Debug)]
 pub struct Builder {
     name: String,
@@ -77,59 +77,61 @@ pub struct Builder {
     signals: bool,
 }
 
-/// Looks at a manager from outside. Clones look at the same one.
+/// Observes a manager. Clones observe the same one.
 #[derive(Clone, Debug)]
 pub struct GroupHandle(watch::Receiver<GroupSnapshot>);
 
-/// What there is at a moment.
+/// The current numbers of a manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupSnapshot {
     /// The processes of each group.
     pub groups: BTreeMap<String, GroupCounts>,
-    /// How many were started since it began.
+    /// Processes started so far.
     pub started: u64,
-    /// What it is doing, as in its title.
+    /// Its status, as in its title.
     pub status: &'static str,
-    /// Whether every process that there is to be is ready.
+    /// Whether all wanted processes are ready.
     pub is_up: bool,
 }
 
-/// How a manager's life went.
+/// How a manager ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupEnd {
-    /// How many processes it started.
+    /// Processes that it started.
     pub started: u64,
-    /// How many of them ended in its stop only after a SIGKILL, to them or to what they ran.
+    /// Processes that needed a SIGKILL in its stop, for themselves or for their attempts.
     pub killed: u64,
 }
 
-/// Why there is no manager.
+/// Why a manager could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManagerError {
-    /// Its groups cannot be run.
+    /// Its groups are invalid.
     #[error(transparent)]
     Mistake(#[from] GroupConfigError),
-    /// The broker refused something, or is not there.
+    /// The broker failed.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
-    /// Nobody could be told of processes that are stopped.
-    #[error("cannot listen for signals: {0}")]
+    /// Signal handlers could not be installed, so stopped processes would not be noticed.
+    #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
-    /// What is not a broker's URL.
+    /// The broker URL is invalid.
     #[error(transparent)]
     Url(#[from] raddle_broker_connect::ParseBrokerUrlError),
-    /// Processes cannot share what is in the memory of one.
-    #[error("mem:// is for one process, and groups are many: use sqlite:PATH or redis://…")]
+    /// An in-memory broker cannot be shared by processes.
+    #[error(
+        "mem:// works within one process, and groups have several: use sqlite:PATH or redis://…"
+    )]
     Memory,
-    /// Another file has a worker of the same name, and a manager.
+    /// A manager of another file has a worker with the same slug.
     #[error(
         "the slug '{slug}' is that of process.{process} in {file}, which the manager {manager} keeps: \
          give this one another slug, or stop that manager with 'raddle task stop {manager}'"
     )]
     SlugTaken {
-        /// The worker.
+        /// The slug.
         slug: String,
         /// The process that hosts it there.
         process: String,
@@ -138,7 +140,7 @@ pub enum ManagerError {
         /// Its manager.
         manager: Tid,
     },
-    /// Another manager of this name has some of its workers.
+    /// Another manager with this name has some of its workers.
     #[error(
         "the manager {manager} of the name '{name}' keeps these groups: stop it with 'raddle down', or give this one another name with --name \
          to have as many processes again"
@@ -146,7 +148,7 @@ pub enum ManagerError {
     Kept {
         /// The name of both.
         name: String,
-        /// The other one.
+        /// The other manager.
         manager: Tid,
     },
     /// A trigger could not be stored.
@@ -154,7 +156,7 @@ pub enum ManagerError {
     Trigger {
         /// The worker.
         slug: String,
-        /// Why not.
+        /// The error.
         source: schedule::Error,
     },
 }
@@ -173,7 +175,7 @@ impl ManagerError {
 }
 
 impl Options {
-    /// A manager of these processes, each of which is this program.
+    /// Options for processes that are this program.
     pub fn new(url: BrokerUrl, processes: Vec<Process>) -> Self {
         let program = ProcessTemplate {
             program: PROGRAM.into(),
@@ -196,7 +198,7 @@ impl Options {
     fn info(&self) -> WorkerInfo {
         let mut slugs = CapSet::new();
         for worker in self.processes.iter().flat_map(|process| &process.workers) {
-            // Every slug is a tag.
+            // Slugs are valid labels.
             let _ = slugs.insert(&worker.slug);
         }
         WorkerInfo {
@@ -211,7 +213,7 @@ impl Options {
 }
 
 impl Manager {
-    /// Begins to describe one.
+    /// Starts to build a manager.
     pub fn builder() -> Builder {
         Builder {
             name: kind::GROUP.into(),
@@ -221,7 +223,8 @@ impl Manager {
         }
     }
 
-    /// Enters a manager into the broker's registry. It is refused with [`ManagerError::Kept`] while another of its name has one of its workers.
+    /// Registers a manager. Fails with [`ManagerError::Kept`] while another one with its name has
+    /// one of its workers.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self, ManagerError> {
         check(&options.processes)?;
         if !is_shared(&options.url) {
@@ -245,7 +248,7 @@ impl Manager {
             return Err(error);
         }
         if let Err(error) = log_outdated(&*broker, &options.processes).await {
-            tracing::warn!(%error, "what waits for its workers could not be looked at");
+            tracing::warn!(%error, "waiting tasks could not be checked against the file");
         }
         let shown = watch::Sender::new(GroupSnapshot::default());
         Ok(Self {
@@ -256,17 +259,19 @@ impl Manager {
         })
     }
 
-    /// The manager's own id.
+    /// The manager's id.
     pub fn tid(&self) -> Tid {
         self.line.tid
     }
 
-    /// A look at it, also while it runs.
+    /// A handle to observe it, also while it runs.
     pub fn handle(&self) -> GroupHandle {
         GroupHandle(self.shown.subscribe())
     }
 
-    /// Keeps its processes until it is asked to stop, by `shutdown`, or by a signal as [`Builder::signals`] says. Then they are stopped, in stages; each further request goes to the next.
+    /// Keeps its processes until a stop is requested, by `shutdown` or by a signal, see
+    /// [`Builder::signals`]. Then it stops them in stages. Each further request skips to the next
+    /// stage.
     pub async fn run(self, shutdown: Shutdown) -> Result<GroupEnd, ManagerError> {
         let Self {
             broker,
@@ -275,12 +280,12 @@ impl Manager {
             shown,
         } = self;
         let suspended = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
-        // It ends with this manager.
+        // Ends with this manager.
         let mut signals = JoinSet::new();
         if options.signals {
             signals.spawn(stop_on_signals(shutdown.clone()).map_err(ManagerError::Signals)?);
         }
-        // It ends with this manager. Its processes fire nothing.
+        // Ends with this manager. Its processes fire no schedules.
         let _scheduling = scheduler::RunningScheduler::start(Arc::clone(&broker));
         let mut service =
             GroupService::new(&broker, options.clone(), line, suspended, shown, &shutdown);
@@ -288,7 +293,7 @@ impl Manager {
         let end = loop {
             match service.run().await {
                 Ok(true) => break failed.map_or(Ok(()), Err),
-                // Others may take it for gone. Its processes have leases of their own.
+                // The processes have their own leases.
                 Ok(false) => {
                     match Registration::register_again(
                         &broker,
@@ -300,32 +305,32 @@ impl Manager {
                     .await
                     {
                         Ok(Some(line)) => {
-                            tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered anew");
+                            tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered again");
                             service.line = line;
                             match confirm(&*broker, &options, service.tid()).await {
                                 Ok(()) => {}
-                                // It was taken for gone, and replaced.
+                                // Another manager has replaced it.
                                 Err(error @ ManagerError::Kept { .. }) => {
-                                    tracing::error!(%error, "another manager has taken its place: it stops");
+                                    tracing::error!(%error, "another manager has replaced this one: stopping");
                                     kept = Some(error);
                                     service.give_up();
                                 }
                                 Err(error) => {
-                                    tracing::error!(%error, "what its workers and triggers are cannot be said anew");
+                                    tracing::error!(%error, "its workers and triggers could not be declared again");
                                 }
                             }
                         }
-                        // It is to stop, and its processes with it.
+                        // A stop was requested.
                         Ok(None) => service.line.lost = false,
-                        // A server that is away comes back, unless the URL says for how long that is believed.
+                        // Wait for the server, unless the URL sets a limit.
                         Err(error @ raddle_broker::Error::Unreachable { .. })
                             if !gives_up(&options.url) =>
                         {
-                            tracing::error!(%error, "the broker is away: it is tried again until it is there");
+                            tracing::error!(%error, "the broker is unreachable: retrying");
                         }
-                        // Its processes may be more patient, and have something to finish: they are stopped in stages, as by anybody.
+                        // The processes may still finish their tasks, so stop them in stages.
                         Err(error) => {
-                            tracing::error!(%error, "it cannot register anew, and stops");
+                            tracing::error!(%error, "cannot register again: stopping");
                             failed = Some(error);
                             service.give_up();
                         }
@@ -342,7 +347,7 @@ impl Manager {
     }
 }
 
-/// Asks to stop with each SIGTERM and SIGINT, for ever.
+/// Requests a stop for each SIGTERM and SIGINT, without end.
 fn stop_on_signals(shutdown: Shutdown) -> std::io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
@@ -359,13 +364,13 @@ fn stop_on_signals(shutdown: Shutdown) -> std::io::Result<impl Future<Output = (
     })
 }
 
-/// Whether a URL says after how long a server that is away is taken for gone.
+/// Whether the URL limits how long an unreachable server is waited for.
 fn gives_up(url: &BrokerUrl) -> bool {
     url.secret()
         .is_some_and(|url| url.contains("give_up_after="))
 }
 
-/// Says what its workers and triggers are. `manager` is its id, if it is registered.
+/// Declares its workers and triggers. `manager` is its id, if it is registered.
 async fn announce(
     broker: &dyn Broker,
     options: &Options,
@@ -377,14 +382,15 @@ async fn announce(
         file,
         ..
     } = options;
-    // Before a trigger takes the place of another file's.
+    // First, so that its triggers do not replace those of another file.
     check_slugs(broker, processes, file.as_deref(), manager).await?;
     trigger::declare(broker, name, processes).await?;
     declare(broker, processes, file.as_deref(), manager).await
 }
 
-/// Refuses a second manager of the same name for the same workers: there would be twice as many processes. Of those that register at the same time the
-/// first stays: `manager` is its id, if it is registered.
+/// Refuses a second manager with the same name for the same workers, which would double the
+/// processes. If two register at the same time, the first stays. `manager` is its id, if it is
+/// registered.
 async fn check_alone(
     broker: &dyn Broker,
     options: &Options,
@@ -413,7 +419,7 @@ async fn check_alone(
     }
 }
 
-/// Says so again, now that it is registered: who forgot them a moment ago has not seen that somebody has them.
+/// Declares its workers again after registering: an operator may have forgotten them just before.
 async fn confirm(broker: &dyn Broker, options: &Options, manager: Tid) -> Result<(), ManagerError> {
     check_alone(broker, options, Some(manager)).await?;
     announce(broker, options, Some(manager)).await?;
@@ -421,32 +427,32 @@ async fn confirm(broker: &dyn Broker, options: &Options, manager: Tid) -> Result
 }
 
 impl Builder {
-    /// Calls it so.
+    /// Sets its name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Keeps this process, too.
+    /// Adds a process.
     pub fn process(mut self, process: Process) -> Self {
         self.processes.push(process);
         self
     }
 
-    /// Keeps its tasks there.
+    /// Sets the broker.
     pub fn queue_url(mut self, url: impl Into<String>) -> Self {
         self.url = Some(url.into());
         self
     }
 
-    /// Whether each SIGTERM and SIGINT to this process is a request to stop, while the manager runs. They are, unless this says otherwise: for a program
-    /// that sees to signals itself.
+    /// Whether SIGTERM and SIGINT to this process are stop requests while the manager runs.
+    /// Default: yes. Say no in a program that handles signals itself.
     pub fn signals(mut self, signals: bool) -> Self {
         self.signals = signals;
         self
     }
 
-    /// Opens the broker, and enters the manager into its registry.
+    /// Opens the broker and registers the manager.
     pub async fn register(self) -> Result<Manager, ManagerError> {
         let url = self
             .url
@@ -470,17 +476,17 @@ impl Builder {
 }
 
 impl GroupHandle {
-    /// What there is now.
+    /// The current numbers.
     pub fn snapshot(&self) -> GroupSnapshot {
         self.0.borrow().clone()
     }
 
-    /// Returns when something has changed, or the manager is gone, with `false`.
+    /// Returns `true` when something has changed, `false` when the manager is gone.
     pub async fn changed(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
 
-    /// Whether every process that there is to be is ready.
+    /// Whether all wanted processes are ready.
     pub fn is_up(&self) -> bool {
         self.0.borrow().is_up
     }

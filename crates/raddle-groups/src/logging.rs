@@ -1,4 +1,4 @@
-//! What a manager says in its log of what it does.
+//! The log of a manager.
 
 use raddle_supervisor::{ChildId, ReplicaSlot, SupervisorNotice};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use raddle_spawner::ExitKind;
 
-/// Logs the last stage of a stop. What the process was doing is looked at before it is killed.
+/// Logs a SIGKILL at the end of a stop, and what the process was doing.
 pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
     let doing = describe(pid);
     tracing::error!(
@@ -21,7 +21,7 @@ pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
     );
 }
 
-/// Says what people should know. `gone` is how the last process ended that did.
+/// Logs a notice of the supervisor. `gone` is how the last process ended.
 pub(super) fn say(
     notice: SupervisorNotice,
     processes: &[Process],
@@ -59,7 +59,7 @@ pub(super) fn say(
             tracing::warn!(
                 pid = was,
                 how,
-                "a process ended by itself: its place stays empty"
+                "a process ended by itself, and is not replaced"
             )
         }
         SupervisorNotice::BackingOff {
@@ -72,12 +72,12 @@ pub(super) fn say(
                 process,
                 number,
                 in_a_row,
-                "processes die as soon as they are started (the last one {how}): the next is started in {pause} s; what they say is above"
+                "processes exit right after their start (the last one {how}): the next start is in {pause} s; their messages are above"
             );
         }
         SupervisorNotice::Recovered(seat) => {
             let (process, number) = name(seat);
-            tracing::warn!(process, number, "processes stay alive again");
+            tracing::warn!(process, number, "processes stay up again");
         }
         _ => {}
     }

@@ -1,10 +1,10 @@
-//! What a manager of groups shows of itself.
+//! Metrics of a manager of groups.
 
 use raddle_telemetry::metrics::{MetricKind, MetricsPage};
 
 use crate::GroupSnapshot;
 
-/// Adds what a manager keeps to a page.
+/// Adds the metrics of a manager to a page.
 pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
     let mut wanted = page.family(
         "raddle_group_processes_wanted",

@@ -1,22 +1,23 @@
-//! Whether some program offers the routines that workers of groups run. Without one their tasks would wait for ever.
+//! Whether a program offers the routines of group workers. Without one, their tasks would wait
+//! without limit.
 
 use raddle_model::{WorkerEntry, spec::routine_tag};
 
 use super::{GroupConfigError, GroupWorker, Process};
 use raddle_model::routine::Routines;
 
-/// What is wrong with the first worker whose routine no program offers: neither this one, which the processes of its group are, nor one of these workers
-/// that serves its queue.
+/// The error of the first worker whose routine no program offers: neither this program, which the
+/// processes run, nor one of these workers that serves its queue.
 pub fn unoffered_routine(
     processes: &[Process],
     workers: &[WorkerEntry],
 ) -> Option<GroupConfigError> {
-    // A program whose routines clash does not start.
+    // A program with duplicate routines does not start.
     let own: Vec<&str> = Routines::of_this_program()
         .unwrap_or_default()
         .names()
         .collect();
-    // The routines of a host are not known before it runs: the process says which is missing.
+    // The routines of a host are known only when it runs: the process reports missing ones.
     let without_host = processes.iter().filter(|process| process.host.is_empty());
     let mut all = without_host.flat_map(|process| {
         process

@@ -1,5 +1,5 @@
-//! Tasks of a process that hangs which have taken too long: they have timed out, whoever says so. Without this they would be taken back as from any
-//! worker that has died, and run again, whatever is to become of them.
+//! Timing out the overdue tasks of a hanging process. Otherwise they would be reclaimed as from any
+//! dead worker, and run again, whatever their retry policy says.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,16 +8,18 @@ use raddle_broker::{AttemptId, Broker, Completion, Result};
 use raddle_model::{AttemptReport, ExitStatus, Tid};
 use tokio::time::timeout;
 
-/// How long the process may live on for it. What it ran is dead by then, so to wait costs nothing but time, and that only while the broker is slow: by so
-/// much the process is replaced later. To wait too short a time would cost more: the tasks would be taken back from a dead worker, and run again. But a stop
-/// has to be over before whoever has asked for it loses patience: see [`MARGIN`](super::grace).
+/// How long the process stays alive for this write. Its attempts are dead by then, so the wait only
+/// delays its replacement, and only while the broker is slow. Too short a wait costs more: the
+/// tasks would be reclaimed and run again. But a stop must end before its requester loses patience,
+/// see `MARGIN` in `service_manager.rs`.
 const WITHIN: Duration = Duration::from_secs(1);
-/// How long it is tried. What is not written by then is taken back, as from any worker that has died.
+/// How long the write is tried. After that the tasks are reclaimed, as from any dead worker.
 const GIVEN_UP: Duration = Duration::from_secs(5);
 
-/// Ends these tasks of a worker that is about to be killed, which is the process `pid`. Not after that: then they would be anybody's. What they run is ended
-/// before it is written that they are over, for the next attempt may begin at once. The worker itself goes on meanwhile: stopped, it could hold what the
-/// broker needs to write.
+/// Times out these tasks of a worker that is about to be killed, the process `pid`. This happens
+/// before the kill: after it other workers could reclaim the tasks. The attempts are killed before
+/// their end is written, because the next attempt may start at once. The worker itself is not
+/// stopped: it could hold a lock that the broker needs for the write.
 pub(super) async fn end(broker: Arc<dyn Broker>, pid: u32, worker: Tid, tasks: Vec<Tid>) {
     // It does not panic.
     let _ = tokio::task::spawn_blocking(move || raddle_runner::kill_attempts_of_worker(pid)).await;
@@ -25,16 +27,17 @@ pub(super) async fn end(broker: Arc<dyn Broker>, pid: u32, worker: Tid, tasks: V
         match timeout(GIVEN_UP, time_out(&*broker, worker, &tasks)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%worker, %error, "tasks that have taken too long are taken back from a process that hangs")
+                tracing::warn!(%worker, %error, "overdue tasks of a hanging process will be reclaimed: they could not be timed out")
             }
             Err(_) => {
-                tracing::warn!(%worker, "tasks that have taken too long are taken back: the broker does not answer")
+                tracing::warn!(%worker, "overdue tasks of a hanging process will be reclaimed: the broker does not answer")
             }
         }
     });
-    // One that is written later is a late finish, at the worst, and refused.
+    // A later write is refused as stale, at worst.
     let _ = timeout(WITHIN, writing).await;
-    // Before their worker, whose death would wake them. What it could say of their end is refused, as they are over.
+    // Before the worker: its death would resume stopped runners. Their own results are refused by
+    // now.
     raddle_runner::kill_runners_of_worker(pid);
 }
 
@@ -42,7 +45,8 @@ async fn time_out(broker: &dyn Broker, worker: Tid, tasks: &[Tid]) -> Result<()>
     let mut batch = Vec::new();
     for tid in tasks {
         let task = broker.task(*tid).await?;
-        // Its end may have crossed. That it has begun need not be known: its runner may have hung before it could say so.
+        // The attempt may have ended meanwhile. It need not be recorded as started: its runner may
+        // have hung before that.
         let Some(task) = task.filter(|task| task.worker == Some(worker) && task.state.is_active())
         else {
             continue;

@@ -1,4 +1,4 @@
-//! What a group is to be like: a process, the workers that it hosts, and how many of it there are. Values only.
+//! `Process` and `GroupWorker`: the configuration of a group. Values only.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,48 +14,48 @@ use raddle_supervisor::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A process, and how many of it there are: a group.
+/// A process and its replicas: a group.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Process {
-    /// What it is called.
+    /// Its name.
     #[serde(skip)]
     pub name: String,
-    /// The workers in it.
+    /// The workers that it hosts.
     #[serde(rename = "worker")]
     pub workers: Vec<GroupWorker>,
-    /// How many of it there are. More than one only where there is one worker in it, which has no trigger.
+    /// Number of replicas. More than one requires a single worker without a trigger.
     pub replicas: u32,
-    /// How many tasks each runs at a time.
+    /// Attempts that each process runs at once.
     pub concurrency: u32,
-    /// How long a process may take to end once what it runs was cancelled.
+    /// How long a process may take to end after its attempts were cancelled.
     pub shutdown_timeout: HumanDuration,
-    /// How long it may take until it is ready.
+    /// How long it may take to become ready.
     pub start_timeout: HumanDuration,
     /// How long it may show no progress.
     pub hang_timeout: HumanDuration,
-    /// What follows when it ends by itself.
+    /// Whether it is restarted when it ends by itself.
     pub restart: RestartPolicy,
-    /// It is replaced after so many tasks.
+    /// It is replaced after this many tasks.
     pub max_tasks: Option<u64>,
     /// It is replaced at this age.
     pub max_age: Option<HumanDuration>,
-    /// It is replaced when it has so much in memory.
+    /// It is replaced when it uses this much memory.
     pub max_rss_mb: Option<u64>,
-    /// The share of these bounds that is left to chance.
+    /// Random part of the three limits above.
     pub jitter: f64,
-    /// In how many hosts its routines run, and so keep state between tasks. Without this and `host`, each task has a
-    /// process of its own.
+    /// Number of hosts that run its routines and keep state between tasks. Without this and `host`,
+    /// each task has its own process.
     pub hosts: Option<u32>,
-    /// A program, in any language, that runs its routines as a host.
+    /// A program in any language that runs its routines as a host.
     pub host: Vec<String>,
-    /// A command that is run before it takes its first task.
+    /// A command to run before the first task.
     pub startup: Vec<String>,
-    /// A command that is run after its last.
+    /// A command to run after the last task.
     pub shutdown: Vec<String>,
-    /// The processes that have to be up before it is started.
+    /// Processes that must be up before it starts.
     pub after: Vec<String>,
-    /// What it offers to tasks that require it.
+    /// Capabilities that it offers.
     pub caps: Vec<String>,
     /// How it reconnects to Redis.
     pub reconnect: Option<ReconnectPolicy>,
@@ -69,77 +69,77 @@ pub struct ReconnectPolicy {
     pub initial: Option<HumanDuration>,
     /// The longest pause.
     pub max: Option<HumanDuration>,
-    /// After how long it ends instead.
+    /// How long to retry before the process ends.
     pub give_up_after: Option<HumanDuration>,
 }
 
-/// A worker: what is done with the tasks of one queue, its slug, and with the events of others.
+/// A worker: what runs for tasks of its queue, the slug, and for events.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GroupWorker {
-    /// Its name, and that of its queue.
+    /// Its name, which is also the name of its queue.
     pub slug: String,
-    /// The queues whose every message is an event for it.
+    /// Queues whose messages are events for it.
     pub sources: Vec<String>,
-    /// How long one task may take.
+    /// Timeout of an attempt.
     pub execution_timeout: HumanDuration,
-    /// What becomes of an event that it fails with.
+    /// What happens to an event whose task fails.
     pub on_error: OnError,
-    /// How often it is tried, with `on_error = "retry"`.
+    /// Retry policy, with `on_error = "retry"`.
     pub retry: Option<RetryPolicy>,
-    /// What is run for an event: a program, which has the message on its standard input.
+    /// Runs a program for an event, with the message on stdin.
     pub command: Option<Vec<String>>,
-    /// What is run for an event: a function, which has the message as its arguments.
+    /// Runs a routine for an event, with the message as arguments.
     pub routine: Option<String>,
-    /// What is run for an event: a handler, which has the message as its arguments.
+    /// Runs a handler for an event, with the message as arguments.
     pub handler: Option<String>,
-    /// When there is an event without a message.
+    /// Makes events without a message at certain times.
     pub trigger: Option<Trigger>,
-    /// What an attempt may use.
+    /// Limits of an attempt.
     pub limits: Limits,
-    /// How far an attempt is kept apart.
+    /// Isolation of an attempt.
     pub isolation: Option<Isolation>,
-    /// What is in the environment of an attempt.
+    /// Environment variables of an attempt.
     pub env: BTreeMap<String, String>,
-    /// Where it is run.
+    /// Working directory of an attempt.
     pub cwd: Option<String>,
 }
 
-/// What becomes of an event that a worker fails with.
+/// What happens to an event whose task fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// It is logged, and done with.
+    /// It is logged.
     #[default]
     Ack,
-    /// It is tried again, and dead when that is used up.
+    /// It is retried, and dead-lettered when the retries are exhausted.
     Retry,
-    /// It stands in the dead-letter queue.
+    /// It is dead-lettered.
     Dead,
 }
 
-/// When there is an event without a message.
+/// When to make events without a message.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
-    /// So often.
+    /// At this interval.
     pub every: Option<HumanDuration>,
     /// At these times.
     pub cron: Option<Cron>,
-    /// The zone that those are in.
+    /// Their time zone.
     pub timezone: Option<String>,
-    /// What becomes of due times that nobody was there for.
+    /// What happens to missed due times.
     #[serde(default)]
     pub missed: MissedPolicy,
-    /// How long after its time an event may still be begun.
+    /// How long after its due time an event may start.
     pub lifetime: Option<HumanDuration>,
-    /// Each begins up to so much later, by chance.
+    /// Random delay of each event.
     pub jitter: Option<HumanDuration>,
 }
 
-/// How often an event is tried where that is not said.
+/// Default number of attempts.
 const ATTEMPTS: u32 = 3;
-/// Where the metadata of an event's task says which message it was, and of which queue.
+/// Metadata keys of an event's task: the source queue and the message id.
 const SOURCE: &str = "source";
 const MESSAGE: &str = "message";
 
@@ -190,7 +190,7 @@ impl Default for GroupWorker {
 }
 
 impl Process {
-    /// One process of this name, which hosts nothing yet.
+    /// A process with this name, without workers.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -198,31 +198,31 @@ impl Process {
         }
     }
 
-    /// Hosts a worker as well.
+    /// Adds a worker.
     pub fn worker(mut self, worker: GroupWorker) -> Self {
         self.workers.push(worker);
         self
     }
 
-    /// Has so many of it.
+    /// Sets the number of replicas.
     pub fn replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
         self
     }
 
-    /// May take so long to end once what it runs was cancelled.
+    /// Sets how long it may take to end after its attempts were cancelled.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = HumanDuration(timeout);
         self
     }
 
-    /// Starts when those that are called so are up.
+    /// Starts after the process with this name is up.
     pub fn after(mut self, name: impl Into<String>) -> Self {
         self.after.push(name.into());
         self
     }
 
-    /// The longest that a task of it may take.
+    /// The longest timeout of its workers.
     pub fn longest(&self) -> Duration {
         self.workers
             .iter()
@@ -239,7 +239,8 @@ impl Process {
         }
     }
 
-    /// How its processes are treated. The number of each process is its place among `names`.
+    /// The policy for the supervisor. A process has the index of its name in `names` as its group
+    /// id.
     pub(super) fn policy(&self, names: &[&str]) -> GroupPolicy {
         let number = |name: &String| names.iter().position(|other| other == name).map(GroupId);
         GroupPolicy {
@@ -263,7 +264,7 @@ impl Process {
 }
 
 impl GroupWorker {
-    /// A worker for the tasks of the queue `slug`.
+    /// A worker for tasks of the queue `slug`.
     pub fn new(slug: impl Into<String>) -> Self {
         Self {
             slug: slug.into(),
@@ -282,7 +283,7 @@ impl GroupWorker {
         }
     }
 
-    /// A worker that calls a function for each event.
+    /// A worker that runs a routine for each event.
     pub fn routine(slug: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             routine: Some(name.into()),
@@ -290,25 +291,25 @@ impl GroupWorker {
         }
     }
 
-    /// Every message of this queue is an event for it.
+    /// Adds a source queue.
     pub fn source(mut self, queue: impl Into<String>) -> Self {
         self.sources.push(queue.into());
         self
     }
 
-    /// One task may take so long.
+    /// Sets the timeout of an attempt.
     pub fn execution_timeout(mut self, timeout: Duration) -> Self {
         self.execution_timeout = HumanDuration(timeout);
         self
     }
 
-    /// What becomes of an event that it fails with.
+    /// Sets what happens to an event whose task fails.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// There is an event so often.
+    /// Makes an event at this interval.
     pub fn every(mut self, every: Duration) -> Self {
         self.trigger = Some(Trigger {
             every: Some(HumanDuration(every)),
@@ -317,7 +318,7 @@ impl GroupWorker {
         self
     }
 
-    /// What its events are run as, if it says.
+    /// The target of its events, if it has one.
     pub(super) fn target(&self) -> Option<Target> {
         let command = self.command.clone().map(Target::Command);
         let routine = || self.routine.clone().map(Target::Routine);
@@ -326,7 +327,7 @@ impl GroupWorker {
             .or_else(|| self.handler.clone().map(Target::Handler))
     }
 
-    /// The task that an event is, without its message.
+    /// The task for an event, without its message.
     pub(super) fn event(&self) -> Option<TaskSpec> {
         let mut spec = TaskSpec::new(self.target()?);
         spec.name = Some(self.slug.clone());
@@ -350,7 +351,7 @@ impl GroupWorker {
         Some(spec)
     }
 
-    /// What is due when it is triggered.
+    /// The schedule of its trigger.
     pub(super) fn schedule(&self) -> Option<Schedule> {
         let Trigger {
             every,
@@ -376,13 +377,13 @@ impl GroupWorker {
     }
 }
 
-/// Whether a task was made of an event: a message, or a due time of a trigger.
+/// Whether a task was made from an event: a message, or a due time of a trigger.
 pub(super) fn is_event(task: &TaskSpec) -> bool {
     task.metadata.contains_key(SOURCE) || task.metadata.contains_key(SCHEDULE_KEY)
 }
 
-/// The task that is made of a message. A command has it as its input; a function as its arguments: an object by their names, a list in their
-/// order, anything else as the only one.
+/// The task for a message. A command gets it on stdin; a routine as arguments: an object as named
+/// ones, a list as positional ones, anything else as the only one.
 pub(super) fn with_message(mut event: TaskSpec, source: &str, id: &str, body: &str) -> TaskSpec {
     event.metadata.insert(SOURCE.into(), source.into());
     event.metadata.insert(MESSAGE.into(), id.into());
@@ -404,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_becomes_of_an_error_is_in_the_task() {
+    fn on_error_becomes_part_of_the_task() {
         let spec = |on_error| {
             GroupWorker::command("mail", ["true"])
                 .on_error(on_error)
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_input_or_arguments() {
+    fn a_message_becomes_stdin_or_arguments() {
         let command = with_message(
             GroupWorker::command("a", ["cat"]).event().unwrap(),
             "q",

@@ -1,4 +1,5 @@
-//! The loop: waits for what happens, asks the core what to do about it, and does it.
+//! `GroupService`: the loop. It waits for events, passes them to the supervisor and carries out its
+//! effects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,9 +42,9 @@ use raddle_worker::{
     },
 };
 
-/// How often it is looked at what processes have in memory, where that matters.
+/// How often to read the memory of processes, if a limit is set.
 const RSS_EVERY: Duration = Duration::from_secs(2);
-/// How often expired records are removed.
+/// How often to remove expired records.
 const PURGE_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct GroupService {
@@ -51,29 +52,30 @@ pub(super) struct GroupService {
     core: Supervisor,
     children: Children,
     pub(super) line: Registration,
-    /// The workers that are turned off, of each process.
+    /// The workers of each process that are turned off.
     off: Vec<BTreeSet<String>>,
-    /// Whether it is known what is wanted.
+    /// Whether the desired state was read.
     is_known: bool,
-    /// How often the broker was away, and is there again.
+    /// Broker outages that have ended.
     returns: u64,
-    /// Whether its processes are to take nothing for now, also those that are yet to come.
+    /// Whether its processes are paused, including those started later.
     paused: bool,
     broker: Arc<dyn Broker>,
-    /// What is wanted of workers.
+    /// The desired state of workers.
     wanted: watch::Receiver<DesiredStates>,
-    /// What follows that, and a pump for each source. They end with this.
+    /// Follows the desired state, and consumes each source. Ends with this.
     tasks: JoinSet<()>,
     asked: watch::Receiver<u32>,
     heeded: u32,
     suspended: Signal,
-    /// How often pages are looked at, and when next.
+    /// How often to read progress pages, and when next.
     look_every: Duration,
     look_at: Duration,
     rss_at: Duration,
     purge_at: Duration,
     started: u64,
-    /// Processes that did not end in the stop of this manager without a SIGKILL, to them or to what they ran.
+    /// Processes that needed a SIGKILL in the stop of this manager, for themselves or for their
+    /// attempts.
     killed: u64,
     errands: CommandJobs,
     _haste: ShutdownDeadline,
@@ -106,7 +108,7 @@ impl GroupService {
             .iter()
             .map(|process| process.name.as_str())
             .collect();
-        // Nobody is started before it is known who is on.
+        // No process starts before the desired state is known.
         let core = Supervisor::new(options.processes.iter().map(|process| GroupPolicy {
             on: false,
             ..process.policy(&names)
@@ -169,11 +171,13 @@ impl GroupService {
         self.killed
     }
 
-    /// Works until all processes are gone, on request, with `true`, or until the lease is lost, with `false`.
+    /// Runs until all processes have ended after a stop (returns `true`), or until the lease is
+    /// lost (returns `false`).
     pub(super) async fn run(&mut self) -> Result<bool> {
         let mut heard = GroupEvent::Asked(*self.asked.borrow_and_update());
         loop {
-            // Stopped for a while, or without a lease: then nobody has looked, and whoever is judged now is judged by what was seen before.
+            // The manager itself was suspended or had no lease, so missing heartbeats do not mean
+            // that processes hang.
             if self.now() > self.look_at + self.look_every {
                 self.children.spare();
                 self.act(SupervisorEvent::Stalled, None);
@@ -188,20 +192,20 @@ impl GroupService {
                 return Ok(true);
             }
             if self.core.is_over_but_for_the_kernel(self.now()) {
-                tracing::error!("processes that cannot be killed are left to the kernel");
+                tracing::error!("leaving processes that the kernel does not end after SIGKILL");
                 return Ok(true);
             }
             heard = self.next().await;
         }
     }
 
-    /// Stops, though nobody has asked for it.
+    /// Stops without a request.
     pub(super) fn give_up(&mut self) {
         self.line.lost = false;
         self.act(SupervisorEvent::Stop, None);
     }
 
-    /// Says what is left to say.
+    /// Sends the remaining replies.
     pub(super) async fn close(self) {
         drop(self.line);
         self.errands.close().await;
@@ -232,12 +236,12 @@ impl GroupService {
         }
     }
 
-    // -- what has happened
+    // -- events
 
     fn heed(&mut self, heard: GroupEvent) {
         match heard {
             GroupEvent::News(id, WorkerEvent::Ready(tid)) => {
-                // What was said while it started has reached the others alone.
+                // A PAUSE or RESUME during its start has reached only the other processes.
                 if self.children.began_paused(id) != self.paused {
                     self.hold([tid]);
                 }
@@ -245,7 +249,7 @@ impl GroupService {
             }
             GroupEvent::News(_, WorkerEvent::TaskClaimed) => {}
             GroupEvent::News(id, WorkerEvent::Exited(gone)) => {
-                // One that has begun all that it may has left by itself.
+                // A process that has started all its attempts exits by itself.
                 if let Some(tasks) = self.children.begun(id) {
                     let now = self.now();
                     self.core.note(
@@ -278,7 +282,7 @@ impl GroupService {
                         let pid = self.children.pid_of(id);
                         tracing::warn!(
                             pid,
-                            "a process was stopped: it is replaced if nobody lets it go on"
+                            "a process was suspended: it is replaced unless it is continued"
                         );
                     }
                     self.act(event, None);
@@ -288,7 +292,7 @@ impl GroupService {
             {
                 Ok(message) if tid == self.line.tid => self.apply_command(&message),
                 Ok(message) => self.errands.push(CommandJob::Forward { tid, message }),
-                Err(error) => tracing::warn!(%tid, %error, "a control message was passed over"),
+                Err(error) => tracing::warn!(%tid, %error, "skipped a malformed control command"),
             },
             GroupEvent::Asked(times) => {
                 for _ in self.heeded..times {
@@ -305,7 +309,7 @@ impl GroupService {
 
     fn apply_command(&mut self, message: &ControlMessage) {
         match message.command {
-            // Once is enough: to ask again is to ask whether it was heard.
+            // A repeated STOP only asks for the status again.
             ControlCommand::Stop if self.core.asked() == 0 => self.act(SupervisorEvent::Stop, None),
             ControlCommand::Kill => (0..3).for_each(|_| self.act(SupervisorEvent::Stop, None)),
             ControlCommand::Pause | ControlCommand::Resume => {
@@ -321,7 +325,7 @@ impl GroupService {
         });
     }
 
-    /// Tells some of its processes whether to take tasks. What they answer is nobody's concern: it answers for all of them.
+    /// Pauses or resumes processes. Their replies are ignored: the manager replies for all of them.
     fn hold(&self, whom: impl IntoIterator<Item = Tid>) {
         let word = if self.paused {
             ControlCommand::Pause
@@ -336,13 +340,13 @@ impl GroupService {
         }
     }
 
-    /// Brings groups to what is wanted of them now.
+    /// Applies the desired state.
     fn want(&mut self) {
         let wanted = self.wanted.borrow_and_update().clone();
         let is_first = !std::mem::replace(&mut self.is_known, true);
         let mut events = Vec::new();
         if std::mem::replace(&mut self.returns, wanted.returns) != wanted.returns {
-            // Processes that could not start without the broker are started now.
+            // Processes that could not start without the broker start now.
             events.push(SupervisorEvent::Restored);
         }
         for (number, process) in self.options.processes.iter().enumerate() {
@@ -394,7 +398,8 @@ impl GroupService {
         self.act(SupervisorEvent::Time, None);
     }
 
-    /// Tells the core what has happened, and does what it says. `gone` is who has ended just now.
+    /// Passes an event to the supervisor and carries out its effects. `gone` is the process that
+    /// has just ended.
     fn act(&mut self, event: SupervisorEvent, gone: Option<(u32, ExitKind)>) {
         let now = self.now();
         let effects = self.core.on(event, now);
@@ -429,7 +434,8 @@ impl GroupService {
         }
     }
 
-    /// Logs that a process is killed because it did not end when it was stopped. One that hangs was logged when that was noticed.
+    /// Logs the kill of a process that did not end when it was stopped. A hanging one is already
+    /// logged.
     fn note_kill(&mut self, id: ChildId) {
         if matches!(self.core.why_of(id), Some(StopReason::Hung(_))) {
             return;
@@ -473,9 +479,9 @@ impl GroupService {
         )
     }
 
-    // -- what is seen
+    // -- progress pages
 
-    /// Looks at the pages of all processes when it is time to.
+    /// Reads the progress pages when it is time.
     fn look(&mut self) {
         let now = self.now();
         if now < self.look_at {
@@ -503,7 +509,7 @@ impl GroupService {
         self.act(SupervisorEvent::Time, None);
     }
 
-    // -- what others see of it
+    // -- status
 
     fn status(&self) -> &'static str {
         match self.core.asked() {
@@ -516,7 +522,7 @@ impl GroupService {
         }
     }
 
-    /// Whether every process that there is to be is ready, and none is about to go.
+    /// Whether all wanted processes are ready, and none is about to end.
     fn is_up(&self) -> bool {
         let is_whole =
             |census: GroupCounts| census.ready == census.wanted && census.backing_off == 0;

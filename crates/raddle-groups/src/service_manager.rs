@@ -1,6 +1,8 @@
-//! How long whoever runs a manager has to wait for its end, and whether a compose file or a unit says so. Pure.
+//! How long a manager may take to stop, and whether a compose file or systemd unit waits that long.
+//! Pure.
 //!
-//! Of such files only what is asked for is read: the services that run `raddle up`, and how long they may take to stop.
+//! Only the needed parts of such files are parsed: services that run `raddle up`, and their stop
+//! timeouts.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,25 +13,26 @@ use raddle_model::HumanDuration;
 
 use super::Process;
 
-/// For the manager itself, beyond what its processes may take.
+/// For the manager itself, in addition to its processes.
 const MARGIN: Duration = Duration::from_secs(2);
-/// What compose waits for where nothing is said.
+/// Default stop timeout of compose.
 const COMPOSE_DEFAULT: Duration = Duration::from_secs(10);
-/// What systemd waits for where nothing is said.
+/// Default stop timeout of systemd.
 const SYSTEMD_DEFAULT: Duration = Duration::from_secs(90);
 
-/// Something that runs `raddle up`, and how long it may take to stop.
+/// A service that runs `raddle up`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpService {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// How long it may take; `None` for as long as it likes.
+    /// Its stop timeout. `None`: unlimited.
     pub stops_within: Option<Duration>,
-    /// Whether that is said there, or what is so where nothing is said.
+    /// Whether the file sets it. Otherwise it is the default.
     pub is_said: bool,
 }
 
-/// How long a stop of these may take: the longest `execution_timeout` of a process and its `shutdown_timeout`, and two seconds.
+/// How long a stop may take: the longest `execution_timeout` plus `shutdown_timeout` of a process,
+/// plus two seconds.
 pub fn stop_grace_period(processes: &[Process]) -> Duration {
     let of_process = |process: &Process| process.longest() + process.shutdown_timeout.0;
     processes.iter().map(of_process).max().unwrap_or_default() + MARGIN
@@ -74,7 +77,7 @@ pub fn compose(text: &str) -> Vec<UpService> {
 struct SystemdService {
     name: String,
     is_up: bool,
-    /// How far the key of a command is indented whose words are on lines of their own.
+    /// Indentation of a command key whose arguments are on separate lines.
     in_command: Option<usize>,
     said: Option<String>,
 }
@@ -119,7 +122,7 @@ impl SystemdService {
     }
 }
 
-/// What a unit of systemd says, if it runs `raddle up`.
+/// The service of a systemd unit, if it runs `raddle up`.
 pub fn unit(name: &str, text: &str) -> Option<UpService> {
     let is_up = value(text, "ExecStart").is_some_and(has_up);
     let said = value(text, "TimeoutStopSec").or_else(|| value(text, "TimeoutSec"));
@@ -138,10 +141,10 @@ pub fn unit(name: &str, text: &str) -> Option<UpService> {
     })
 }
 
-/// The file whose groups a unit keeps, if it runs `raddle up` itself, and says where.
+/// The file of a systemd unit that runs `raddle up`, if its path is known.
 pub fn file_of_unit(text: &str) -> Option<PathBuf> {
     let words: Vec<&str> = value(text, "ExecStart")?.split_whitespace().collect();
-    // What may stand before the program says how it is run.
+    // Prefix characters of ExecStart modify how the program runs.
     let program = Path::new(words.first()?.trim_start_matches(['-', '@', ':', '+', '!']));
     if program.file_name()? != "raddle" || !words.contains(&"up") {
         return None;
@@ -162,7 +165,7 @@ pub fn file_of_unit(text: &str) -> Option<PathBuf> {
     }
 }
 
-/// What a unit says last of this.
+/// The last value of a key in a unit.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let of_key = |line: &&str| {
         line.split_once('=')
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_task_and_the_end_of_its_process_count() {
+    fn adds_the_longest_timeout_and_the_shutdown_of_a_process() {
         let process = |execution, shutdown| {
             let worker = |slug: &str, timeout| GroupWorker::new(slug).execution_timeout(timeout);
             Process::new("a")
@@ -213,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn services_that_run_groups_are_found() {
+    fn finds_compose_services_that_run_groups() {
         let text = "\
 # groups
 services:
@@ -251,7 +254,7 @@ volumes:
     }
 
     #[test]
-    fn a_unit_that_runs_groups_is_understood() {
+    fn parses_units_that_run_groups() {
         let of = |line: &str| {
             unit(
                 "x",
@@ -274,7 +277,7 @@ volumes:
     }
 
     #[test]
-    fn a_unit_says_which_file_it_is_for() {
+    fn finds_the_file_of_a_unit() {
         let of = |exec: &str| {
             file_of_unit(&format!(
                 "[Service]\nExecStart={exec}\nWorkingDirectory=/srv/shop\n"
@@ -300,13 +303,13 @@ volumes:
         assert_eq!(
             file_of_unit("ExecStart=/usr/bin/raddle up"),
             None,
-            "it is found from where nobody knows"
+            "the working directory is unknown"
         );
     }
 
     proptest::proptest! {
         #[test]
-        fn no_file_makes_the_reader_panic(text: String) {
+        fn the_parser_never_panics(text: String) {
             let _ = (compose(&text), unit("x", &text), file_of_unit(&text), file_of_unit(&format!("ExecStart={text}")));
         }
     }

@@ -1,14 +1,17 @@
-//! From messages to tasks: every message of a source becomes one task for each worker that has it as a source, and is gone, in one step of the
-//! broker. So nothing is lost and nothing doubled, however many managers do this, and whenever one is killed.
+//! `SourceConsumer`: turns each message of a source into one task per subscribed worker, and
+//! removes the message, in one transaction. So no message is lost or doubled, however many managers
+//! do this and whenever one is killed.
 //!
-//! The entries of a Redis stream that other programs write to are such messages too: a source `stream:NAME` is the queue of this name, and
-//! [`transfer_stream`] moves the entries there.
+//! Entries of a Redis stream are messages too: a source `stream:NAME` is the queue with this name,
+//! and [`transfer_stream`] moves the entries there.
 //!
-//! Messages are looked at before it is looked who wants them: whoever was made known before a message was written has it.
+//! Messages are read before the subscribers, so a worker that was declared before a message was
+//! written gets it.
 //!
-//! What goes wrong is in the way of nothing else. A message that cannot be the task of a worker, because it is too large or because what the
-//! worker has said of itself is refused, goes to that worker's queue of such messages, `<slug>.dead`, and the other workers have it as a task; that is one
-//! step too. One that the broker does not convert for another reason stays where it is, and is tried again; those behind it go on meanwhile.
+//! A failure blocks nothing else. A message that is no valid task for a worker, because it is too
+//! large or because the worker's event spec is refused, goes to the worker's queue `<slug>.dead`,
+//! in the same transaction as the tasks of other workers. A message that the broker refuses for
+//! another reason stays and is retried, while later messages go on.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -21,15 +24,15 @@ use tokio::time::{Instant, sleep};
 
 use super::{desired_state::DesiredStates, process::with_message};
 
-/// How many messages are converted in one step: others wait for the broker meanwhile.
+/// Most messages in a transaction: other writers wait for it.
 const PORTION: u32 = 64;
 const WAIT: Duration = Duration::from_secs(3600);
-/// After an error of the broker, before the next try.
+/// Pause after a broker error.
 const ERROR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 500 });
-/// Before a message that the broker did not convert is tried again, while those behind it go on.
+/// Pause before a refused message is retried. Later messages go on meanwhile.
 const LEFT_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
 
-/// Converts the messages of a source, for ever. A step that is under way when this is dropped is taken or not.
+/// Consumes a source, without end. Dropping it in the middle of a transaction is safe.
 pub(super) async fn pump(broker: Arc<dyn Broker>, source: String) {
     let Ok(queue) = source.parse::<QueueName>() else {
         return;
@@ -42,12 +45,13 @@ pub(super) async fn pump(broker: Arc<dyn Broker>, source: String) {
     }
 }
 
-/// The name of the stream whose entries a source is made of, if it is made of such.
+/// The stream of a source, if it is one.
 pub(super) fn stream_of(source: &str) -> Option<&str> {
     source.strip_prefix("stream:")
 }
 
-/// Moves the entries of a stream to the queue of its source, for ever. What is read and not moved when this is dropped is left to the next that does so.
+/// Moves the entries of a stream to the queue of its source, without end. If it is dropped, entries
+/// that were read and not moved are left to the next consumer.
 pub(super) async fn transfer_stream(url: BrokerUrl, source: String) {
     let (Some(stream), Ok(queue)) = (stream_of(&source), source.parse::<QueueName>()) else {
         return;
@@ -64,7 +68,7 @@ pub(super) async fn transfer_stream(url: BrokerUrl, source: String) {
     }
 }
 
-/// Logs an error once, and not with every try, and pauses before the next.
+/// Logs each error once, and pauses before the next try.
 async fn pause_after_error(source: &str, turn: Result<()>, logged: &mut Option<String>) {
     let Err(error) = turn else {
         *logged = None;
@@ -72,22 +76,22 @@ async fn pause_after_error(source: &str, turn: Result<()>, logged: &mut Option<S
     };
     let words = error.to_string();
     if logged.as_ref() != Some(&words) {
-        tracing::error!(source, %error, "messages cannot be made tasks yet");
+        tracing::error!(source, %error, "messages cannot be turned into tasks: retrying");
     }
     *logged = Some(words);
     sleep(ERROR_PAUSE).await;
 }
 
-/// One source, and how far it was looked at.
+/// A source, and the position in it.
 struct SourceConsumer<'a> {
     broker: &'a dyn Messages,
     queue: QueueName,
     source: String,
-    /// Those up to here are seen to. What nobody wants any more is passed over.
+    /// Messages up to here are handled. Messages without subscribers are skipped.
     after: u64,
-    /// Some of those were left, from this one on, and are tried again then.
+    /// The first refused message, and when to retry.
     left: Option<(u64, Instant)>,
-    /// Those that were left, and are in the log.
+    /// Refused messages that were logged.
     told: BTreeSet<Tid>,
 }
 
@@ -103,7 +107,7 @@ impl<'a> SourceConsumer<'a> {
         }
     }
 
-    /// Sees to the next messages. After an error nothing is passed over: what was not converted is there to be seen again.
+    /// Handles the next messages. After an error no message is skipped.
     async fn turn(&mut self) -> Result<()> {
         if let Some((first, _)) = self.left.take_if(|(_, at)| *at <= Instant::now()) {
             self.after = first - 1;
@@ -136,7 +140,8 @@ impl<'a> SourceConsumer<'a> {
                     .for_each(|message| _ = self.told.remove(&message.id));
                 return Ok(());
             }
-            // Others convert them as well, or one of them cannot be converted: it is not to be in the way of the rest.
+            // Another manager handles the same messages, or one of them is refused. Handle each
+            // alone, so that a refused one does not block the others.
             Ok(false) => {}
             Err(error) if error.is_retryable() => return Err(error),
             Err(_) => {}
@@ -152,25 +157,26 @@ impl<'a> SourceConsumer<'a> {
                     failed += 1;
                     if self.told.insert(id) {
                         let source = &self.source;
-                        tracing::error!(source, %id, %error, "a message is not converted, and is left for later");
+                        tracing::error!(source, %id, %error, "a message cannot be turned into a task: retrying later");
                     }
                 }
             }
         }
         if let Some(first) = left {
             self.after = last;
-            // Together with those that were left before. It is not gone back to them before the end is reached: others may be behind.
+            // Keep earlier refused messages too. Retry them only after the end is reached: there
+            // may be more.
             let first = self.left.map_or(first, |(before, _)| before);
             self.left = Some((first, Instant::now() + LEFT_PAUSE));
         }
         if failed == portion {
-            // It may not be for them.
+            // All failed, so the broker may be at fault.
             sleep(ERROR_PAUSE).await;
         }
         Ok(())
     }
 
-    /// Whether this was the one to convert them.
+    /// Applies a transaction. Returns `false` if another manager was faster.
     async fn convert(
         &self,
         messages: &[Message],
@@ -186,7 +192,8 @@ impl<'a> SourceConsumer<'a> {
         Ok(self.broker.apply_transaction(conversion).await?.is_some())
     }
 
-    /// Converts a message for those whose task it can be, and puts it into the queues of the others.
+    /// Turns a message into tasks of those workers that accept it, and adds it to the dead queues
+    /// of the others.
     async fn convert_one(&self, known: &DesiredStates, message: Message) -> Result<()> {
         let messages = [message];
         let refused = match self
@@ -205,7 +212,7 @@ impl<'a> SourceConsumer<'a> {
                 continue;
             };
             match dead_queue(&standing.slug) {
-                // What was dead already, and is a source now, would come round for ever.
+                // A dead queue that is a source itself would loop without end.
                 Some(to) if to != self.queue => new_messages.push(NewMessage {
                     queue: to,
                     body: message.body.clone(),
@@ -226,7 +233,7 @@ impl<'a> SourceConsumer<'a> {
         Ok(())
     }
 
-    /// The tasks that messages are.
+    /// The tasks for messages.
     fn events(&self, known: &DesiredStates, messages: &[Message]) -> Vec<NewTask> {
         let of_one = |message| {
             known
@@ -246,7 +253,7 @@ impl<'a> SourceConsumer<'a> {
     }
 }
 
-/// Where a worker has the messages that cannot be its tasks.
+/// The queue for messages that are no valid tasks of a worker.
 fn dead_queue(slug: &str) -> Option<QueueName> {
     format!("{slug}.dead").parse().ok()
 }

@@ -1,5 +1,5 @@
-//! Triggers: schedules that are in a file. Each is marked with the name of the manager that has the file, so that it goes when the file has it no
-//! longer, and so that no manager touches what a person has written.
+//! Triggers: schedules that a file declares. Each is owned by the name of the file's manager, so
+//! that it is removed with its declaration, and managers do not touch schedules of other owners.
 
 use raddle_broker::{Broker, ScheduleView};
 use raddle_model::Schedule;
@@ -7,7 +7,8 @@ use raddle_model::Schedule;
 use super::{GroupWorker, ManagerError, Process, desired_state::DesiredStates};
 use raddle_client::schedule;
 
-/// Stores the triggers of a file. That of a worker which is off is paused: it may be new, and have nobody who would run what it makes.
+/// Stores the triggers of a file. The trigger of a worker that is off is paused: no process would
+/// run its tasks.
 pub(super) async fn declare(
     broker: &dyn Broker,
     name: &str,
@@ -30,7 +31,7 @@ pub(super) async fn declare(
     Ok(())
 }
 
-/// Removes the triggers that a manager of this name had in its file before.
+/// Removes triggers that a manager of this name had declared before.
 pub(super) async fn retire(
     broker: &dyn Broker,
     name: &str,
@@ -42,13 +43,13 @@ pub(super) async fn retire(
             slug: slug.clone(),
             source,
         })? {
-            tracing::info!(slug, "a trigger was removed that is in the file no longer");
+            tracing::info!(slug, "removed a trigger that the file no longer declares");
         }
     }
     Ok(())
 }
 
-/// The schedules that a manager of this name has stored, and that are none of these workers' any more.
+/// Schedules of this owner that no worker declares any more.
 fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<String> {
     let has = |worker: &GroupWorker, slug: &str| worker.slug == slug && worker.trigger.is_some();
     let is_kept = |slug: &str| {
@@ -86,7 +87,7 @@ mod tests {
         })]
     }
 
-    /// As a manager does it that begins.
+    /// Declares triggers like a starting manager.
     async fn settle(
         broker: &Sqlite,
         name: &str,
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_file_has_no_longer_goes_and_nothing_else() {
+    async fn removes_only_triggers_that_the_file_no_longer_declares() {
         let broker = Sqlite::in_memory().await.unwrap();
         let by_hand = Schedule::every("hand", Duration::from_secs(60))
             .task(TaskSpec::command(["true"]))
@@ -129,12 +130,12 @@ mod tests {
         assert_eq!(
             names(&broker).await,
             ["c", "hand"],
-            "a worker whose trigger was taken out is like one that was"
+            "a worker without its trigger counts as removed"
         );
     }
 
     #[tokio::test]
-    async fn what_was_written_by_hand_is_left_alone() {
+    async fn leaves_schedules_of_other_owners_alone() {
         let broker = Sqlite::in_memory().await.unwrap();
         let by_hand = || {
             Schedule::every("a", Duration::from_secs(7))
@@ -155,7 +156,7 @@ mod tests {
         );
         settle(&broker, "group", &file(&["b"])).await.unwrap();
         assert_eq!(names(&broker).await, ["a", "b"]);
-        // Who replaces one of a file by hand has it for himself.
+        // Replacing a trigger by hand removes its owner.
         settle(&broker, "group", &file(&["b", "c"])).await.unwrap();
         put(
             &broker,
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_trigger_of_a_worker_that_is_off_begins_paused() {
+    async fn the_trigger_of_a_worker_that_is_off_starts_paused() {
         use raddle_broker::Queries;
         let broker = Sqlite::in_memory().await.unwrap();
         let without = [Process::new("clock").worker(GroupWorker::command("a", ["true"]))];
@@ -189,6 +190,6 @@ mod tests {
         turn(&broker, "a", true).await.unwrap();
         assert!(!is_paused().await);
         settle(&broker, "group", &file(&["a"])).await.unwrap();
-        assert!(!is_paused().await, "to say it again changes nothing");
+        assert!(!is_paused().await, "declaring it again changes nothing");
     }
 }

@@ -1,4 +1,4 @@
-//! What people see of groups, and do to them.
+//! Listing and changing groups.
 
 use raddle_broker::Broker;
 use raddle_model::{
@@ -14,61 +14,61 @@ use super::{
 use raddle_client::schedule;
 use raddle_worker::registration::is_running;
 
-/// A worker of a group, as it stands.
+/// The state of a group worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct GroupWorkerView {
-    /// Its name, and that of its queue.
+    /// Its name, which is also the name of its queue.
     pub slug: String,
     /// The process that hosts it.
     pub process: String,
     /// Whether it is on.
     pub on: bool,
-    /// How many processes there are to be of it.
+    /// Replicas that it should have.
     pub replicas: u32,
-    /// How many there are that serve it.
+    /// Live processes that serve it.
     pub live: usize,
-    /// Tasks that they run, as far as is known.
+    /// Tasks that they run.
     pub busy: u64,
     /// Tasks that wait for it.
     pub waiting: u64,
-    /// The queues whose every message is an event for it.
+    /// Queues whose messages are events for it.
     pub sources: Vec<String>,
-    /// The processes that serve it.
+    /// PIDs of the processes that serve it.
     pub pids: Vec<u32>,
-    /// Those that keep it.
+    /// Its managers.
     pub managers: Vec<GroupManagerRef>,
 }
 
 impl GroupWorkerView {
-    /// Whether it goes on collecting messages although no manager that is there keeps it.
+    /// Whether it collects messages without a live manager.
     pub fn is_forsaken(&self) -> bool {
         self.managers.is_empty() && !self.sources.is_empty()
     }
 }
 
-/// A manager that keeps a worker.
+/// A manager of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupManagerRef {
     /// Its id.
     pub tid: Tid,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it is doing.
+    /// Its status.
     pub status: WorkerStatus,
 }
 
-/// A worker that was forgotten, and what is left of it.
+/// A worker that was forgotten, and what remains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ForgottenWorker {
-    /// Its name, and that of its queue.
+    /// Its name, which is also the name of its queue.
     pub slug: String,
-    /// Tasks that wait there, and go on waiting.
+    /// Tasks that still wait there.
     pub waiting: u64,
-    /// The queues whose messages are events for it no more.
+    /// Its sources, whose messages are no longer events for it.
     pub sources: Vec<String>,
-    /// Those of them that are events for nobody now: their messages stay.
+    /// Sources without any subscriber now. Their messages stay.
     pub unread: Vec<String>,
 }
 
@@ -76,20 +76,20 @@ pub struct ForgottenWorker {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupChangeError {
-    /// The broker could not be asked.
+    /// The broker failed.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
-    /// There is no such worker.
+    /// The worker is unknown.
     #[error("there is no worker '{0}' in any group: see 'raddle group list'")]
     Absent(String),
-    /// There cannot be more than one of it.
+    /// It cannot have more than one replica.
     #[error(
-        "'{0}' is not alone in its process, or has a trigger: there can be one of it. Turn it off and on instead"
+        "'{0}' shares its process or has a trigger, so it has one replica: turn it off and on instead"
     )]
     Single(String),
-    /// Somebody keeps it.
+    /// It has a manager.
     #[error(
-        "'{slug}' is kept by the manager {tid}: take it out of its raddle.toml and start that again, or stop it with 'raddle task stop {tid}'"
+        "'{slug}' is kept by the manager {tid}: remove it from its raddle.toml and restart that, or stop it with 'raddle task stop {tid}'"
     )]
     Kept {
         /// The worker.
@@ -97,12 +97,12 @@ pub enum GroupChangeError {
         /// Its manager.
         tid: Tid,
     },
-    /// Its trigger could not be paused, or let go on.
+    /// Its trigger could not be paused or resumed.
     #[error(transparent)]
     Trigger(#[from] schedule::Error),
 }
 
-/// All workers of groups that the broker knows of.
+/// Lists all known group workers.
 pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_broker::Error> {
     let (known, workers, summary) = (
         standings(broker).await?,
@@ -137,7 +137,7 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_br
     Ok(known.into_iter().map(view).collect())
 }
 
-/// The managers that keep a worker, also while it is off.
+/// The managers of a worker, even if it is off.
 pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRef> {
     let keeps = |entry: &&WorkerEntry| {
         entry.info.kind == kind::GROUP
@@ -152,7 +152,7 @@ pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRe
     workers.iter().filter(keeps).map(keeper).collect()
 }
 
-/// Turns a worker off or on. What comes for it meanwhile waits, but for what its trigger would have made.
+/// Turns a worker on or off. While it is off its tasks wait, and its trigger makes none.
 pub async fn turn(
     broker: &dyn Broker,
     slug: &str,
@@ -160,7 +160,7 @@ pub async fn turn(
 ) -> Result<DesiredState, GroupChangeError> {
     let standing = change(broker, slug, |standing| standing.on = on).await?;
     let standing = standing.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
-    // One that a person has put in its place is not the group's.
+    // A schedule without owner is not the group's.
     let is_owned = async || {
         Ok::<_, GroupChangeError>(
             broker
@@ -176,7 +176,7 @@ pub async fn turn(
             schedule::pause(broker, slug).await
         };
         match turned {
-            // Somebody has removed it.
+            // It was removed meanwhile.
             Ok(_) | Err(schedule::Error::Absent(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -184,7 +184,7 @@ pub async fn turn(
     Ok(standing)
 }
 
-/// Forgets a worker that no manager has any more: nothing is an event for it from now on. What waits in its queue stays there.
+/// Forgets a worker without a manager: its sources make no more tasks. Waiting tasks stay.
 pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, GroupChangeError> {
     if let Some(keeper) = keepers(&broker.workers().await?, slug).first() {
         return Err(GroupChangeError::Kept {
@@ -220,7 +220,7 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
     })
 }
 
-/// Has so many processes of a worker, until this is said again.
+/// Sets the number of replicas of a worker, overriding its file.
 pub async fn scale(
     broker: &dyn Broker,
     slug: &str,

@@ -1,4 +1,4 @@
-//! Nothing is lost, nothing doubled, and nothing is in the way.
+//! Tests of `SourceConsumer`: no message is lost, doubled, or blocks others.
 
 use std::sync::Mutex;
 
@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use super::{super::desired_state::declare, *};
 use crate::{GroupWorker, Process};
 
-/// What becomes of a conversion of these messages.
+/// The outcome of a transaction with these messages.
 type Fate = Box<dyn FnMut(&[Message]) -> Result<()> + Send>;
 
-/// A broker whose conversions fail as they are told to.
+/// A broker whose transactions fail as configured.
 struct Frail {
     memory: Sqlite,
     fate: Mutex<Fate>,
@@ -58,7 +58,7 @@ async fn held(broker: &dyn Messages, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// The messages that have become tasks of a worker, in their order.
+/// The messages that have become tasks of a worker, in order.
 async fn tasks_of(broker: &Sqlite, slug: &str) -> Vec<String> {
     let mut tasks = broker.tasks(TaskFilter::default()).await.unwrap();
     tasks.retain(|task| task.spec.queue == slug);
@@ -69,12 +69,12 @@ async fn tasks_of(broker: &Sqlite, slug: &str) -> Vec<String> {
         .collect()
 }
 
-/// Lets a pump work until this holds.
+/// Runs a consumer until this holds.
 async fn turn_until(pump: &mut SourceConsumer<'_>, holds: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds().await {
         assert!(Instant::now() < deadline, "it takes too long");
-        // A turn that finds nothing to do waits for something.
+        // A step without work waits for messages.
         let _ = tokio::time::timeout(Duration::from_millis(100), pump.turn()).await;
     }
 }
@@ -87,7 +87,7 @@ fn server_error() -> Error {
 }
 
 #[tokio::test]
-async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
+async fn a_worker_whose_tasks_are_refused_blocks_no_other_and_loses_nothing() {
     let broker = Sqlite::in_memory().await.unwrap();
     declare(&broker, &[work("mail")], None, None).await.unwrap();
     let standing = json!({
@@ -115,7 +115,7 @@ async fn a_worker_whose_tasks_are_refused_starves_no_other_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
+async fn an_oversized_message_is_dead_and_blocks_nothing() {
     let broker = Sqlite::in_memory().await.unwrap();
     declare(&broker, &[work("mail")], None, None).await.unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
@@ -133,7 +133,7 @@ async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
         ),
         (vec![large], 0)
     );
-    // Whoever has that queue as a source has it stay there, and nothing goes round.
+    // Messages of that queue stay in it, even if it is a source: they must not loop.
     declare(
         &broker,
         &[Process::new("mail").worker(GroupWorker::command("mail", ["cat"]).source("mail.dead"))],
@@ -149,13 +149,13 @@ async fn a_message_that_can_be_no_task_is_dead_and_blocks_nothing() {
     assert_eq!(held(&broker, "mail.dead").await.len(), 1);
 }
 
-/// However often it is tried, and whoever is cut off meanwhile.
+/// Even if it is retried after a lost answer.
 #[tokio::test]
 async fn a_dead_letter_is_written_once() {
     let mut calls = 0;
     let fate = move |_: &[Message]| {
         calls += 1;
-        // For all, for it alone, and then with its letter.
+        // For all messages, for one alone, then with its dead letter.
         if calls == 3 {
             Err(Error::AgentGone {
                 path: "a".into(),
@@ -201,7 +201,7 @@ async fn a_dead_letter_is_written_once() {
 }
 
 #[tokio::test]
-async fn an_error_that_passes_passes_over_nothing() {
+async fn a_retryable_error_skips_no_message() {
     let mut errors = [
         Error::Unanswered {
             place: "here".into(),
@@ -244,7 +244,7 @@ async fn an_error_that_passes_passes_over_nothing() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
+async fn a_message_that_is_always_refused_stays_and_later_ones_go_on() {
     let stuck = |messages: &[Message]| {
         if messages.iter().any(|message| message.body == "stuck") {
             Err(server_error())
@@ -273,11 +273,7 @@ async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
         held(&broker, "orders").await,
         vec!["stuck"; PORTION as usize + 1]
     );
-    assert_eq!(
-        pump.told.len(),
-        PORTION as usize + 1,
-        "each is in the log, once"
-    );
+    assert_eq!(pump.told.len(), PORTION as usize + 1, "each is logged once");
     *broker.fate.lock().unwrap() = Box::new(|_| Ok(()));
     turn_until(&mut pump, async || held(&broker, "orders").await.is_empty()).await;
     assert_eq!(
@@ -290,7 +286,7 @@ async fn a_message_that_is_never_converted_stays_and_the_rest_goes_on() {
 }
 
 #[tokio::test]
-async fn each_message_is_a_task_for_each_who_wants_it_whoever_pumps() {
+async fn each_message_becomes_one_task_per_subscriber_with_many_consumers() {
     let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
     let of = |slug: &str| {
         Process::new(slug).worker(GroupWorker::command(slug, ["cat"]).source("orders"))

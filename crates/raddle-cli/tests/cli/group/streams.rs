@@ -106,7 +106,7 @@ fn a_stream_is_refused_where_the_broker_has_none() {
         .code(2)
         .says("raddle.toml:6: at 'process.mail.worker[0].sources[0]'");
     refused
-        .says("streams are Redis's")
+        .says("streams need Redis")
         .says("use redis://HOST:PORT, or the name of a queue");
     world.file("raddle.toml", FILE.replace("stream:orders", "stream:"));
     world
