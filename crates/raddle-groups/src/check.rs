@@ -18,16 +18,16 @@ pub struct GroupConfigError {
 }
 
 /// Shortest useful duration.
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(7 * 86_400);
-const MOST: u32 = 1000;
+const MIN_DURATION: Duration = Duration::from_millis(10);
+const MAX_DURATION: Duration = Duration::from_secs(7 * 86_400);
+const MAX_REPLICAS: u32 = 1000;
 
 type Result<T = ()> = std::result::Result<T, GroupConfigError>;
 
 /// Checks that the groups can run, and that all settings have a meaning.
 pub(super) fn check(processes: &[Process]) -> Result {
     if processes.is_empty() {
-        return Err(mistake(
+        return Err(invalid(
             "process",
             "there is none: write a table [process.NAME]",
         ));
@@ -41,7 +41,7 @@ pub(super) fn check(processes: &[Process]) -> Result {
             check_worker(worker, &path)?;
             if let Some(other) = slugs.insert(&worker.slug, path.clone()) {
                 let slug = &worker.slug;
-                return Err(mistake(
+                return Err(invalid(
                     format!("{path}.slug"),
                     format_args!("'{slug}' is that of {other}: give each its own"),
                 ));
@@ -52,52 +52,56 @@ pub(super) fn check(processes: &[Process]) -> Result {
 }
 
 fn check_process(process: &Process, path: &str, all: &[Process]) -> Result {
-    let at = |key: &str| format!("{path}.{key}");
+    let key = |name: &str| format!("{path}.{name}");
     if !is_slug(&process.name) {
-        return Err(mistake(
+        return Err(invalid(
             path,
             "the name must be 1 to 64 letters, digits, or . _ -",
         ));
     }
     if process.workers.is_empty() {
-        return Err(mistake(
+        return Err(invalid(
             path,
             format_args!("it hosts no worker: write a table [[{path}.worker]]"),
         ));
     }
-    within(&at("replicas"), process.replicas, 1, MOST)?;
-    within(&at("concurrency"), process.concurrency, 1, 256)?;
+    check_range(&key("replicas"), process.replicas, 1, MAX_REPLICAS)?;
+    check_range(&key("concurrency"), process.concurrency, 1, 256)?;
     if process.replicas > 1 {
         if process.workers.len() > 1 {
             let reason =
                 "more than one replica is for a process with one worker: write a process for each";
-            return Err(mistake(at("replicas"), reason));
+            return Err(invalid(key("replicas"), reason));
         }
         if process.workers[0].trigger.is_some() {
             let reason =
                 "more than one replica is for workers without a trigger: leave out one of the two";
-            return Err(mistake(at("replicas"), reason));
+            return Err(invalid(key("replicas"), reason));
         }
     }
-    lasts(&at("shutdown_timeout"), process.shutdown_timeout, SHORTEST)?;
-    lasts(&at("start_timeout"), process.start_timeout, SHORTEST)?;
-    lasts(
-        &at("hang_timeout"),
+    check_duration(
+        &key("shutdown_timeout"),
+        process.shutdown_timeout,
+        MIN_DURATION,
+    )?;
+    check_duration(&key("start_timeout"), process.start_timeout, MIN_DURATION)?;
+    check_duration(
+        &key("hang_timeout"),
         process.hang_timeout,
         Duration::from_millis(200),
     )?;
     if let Some(age) = process.max_age {
-        lasts(&at("max_age"), age, Duration::from_secs(1))?;
+        check_duration(&key("max_age"), age, Duration::from_secs(1))?;
     }
     if let Some(tasks) = process.max_tasks {
-        within(&at("max_tasks"), tasks, 1, u64::MAX)?;
+        check_range(&key("max_tasks"), tasks, 1, u64::MAX)?;
     }
     if let Some(mb) = process.max_rss_mb {
-        within(&at("max_rss_mb"), mb, 8, 1 << 30)?;
+        check_range(&key("max_rss_mb"), mb, 8, 1 << 30)?;
     }
     if !(0.0..=0.9).contains(&process.jitter) {
-        return Err(mistake(
-            at("jitter"),
+        return Err(invalid(
+            key("jitter"),
             format_args!("{} is not between 0 and 0.9", process.jitter),
         ));
     }
@@ -108,43 +112,47 @@ fn check_process(process: &Process, path: &str, all: &[Process]) -> Result {
                 "there is no process '{name}': there are {}",
                 names.join(", ")
             );
-            return Err(mistake(format!("{path}.after[{number}]"), reason));
+            return Err(invalid(format!("{path}.after[{number}]"), reason));
         }
     }
     for tag in &process.caps {
         if tag.contains(',') || tag.trim().is_empty() {
             let reason = format!("'{tag}' is no capability: write each one as its own string");
-            return Err(mistake(at("caps"), reason));
+            return Err(invalid(key("caps"), reason));
         }
-        CapSet::from_people(tag).map_err(|error| mistake(at("caps"), error))?;
+        CapSet::from_people(tag).map_err(|error| invalid(key("caps"), error))?;
     }
     Ok(())
 }
 
 fn check_worker(worker: &GroupWorker, path: &str) -> Result {
-    let at = |key: &str| format!("{path}.{key}");
+    let key = |name: &str| format!("{path}.{name}");
     if !is_slug(&worker.slug) || worker.slug == DEFAULT_QUEUE {
         let reason = "must be 1 to 64 letters, digits, or . _ -, and not 'default', the queue of all other workers";
-        return Err(mistake(at("slug"), reason));
+        return Err(invalid(key("slug"), reason));
     }
-    free(&at("slug"), &worker.slug)?;
+    check_queue_name(&key("slug"), &worker.slug)?;
     for (number, source) in worker.sources.iter().enumerate() {
         let path = format!("{path}.sources[{number}]");
-        free(&path, source)?;
+        check_queue_name(&path, source)?;
         if stream_of(source) == Some("") {
-            return Err(mistake(
+            return Err(invalid(
                 path,
                 "it names no stream: write its key, as in 'stream:orders'",
             ));
         }
         if worker.sources[..number].contains(source) {
-            return Err(mistake(
+            return Err(invalid(
                 path,
                 format_args!("'{source}' is named twice: once is enough"),
             ));
         }
     }
-    lasts(&at("execution_timeout"), worker.execution_timeout, SHORTEST)?;
+    check_duration(
+        &key("execution_timeout"),
+        worker.execution_timeout,
+        MIN_DURATION,
+    )?;
     let targets = [
         worker.command.is_some(),
         worker.routine.is_some(),
@@ -153,32 +161,32 @@ fn check_worker(worker: &GroupWorker, path: &str) -> Result {
     match targets.iter().filter(|target| **target).count() {
         0 if !worker.sources.is_empty() || worker.trigger.is_some() => {
             let reason = "it has events, and nothing to run for them: give it a command, a routine or a handler";
-            return Err(mistake(path, reason));
+            return Err(invalid(path, reason));
         }
         0 | 1 => {}
         _ => {
-            return Err(mistake(
+            return Err(invalid(
                 path,
                 "command, routine and handler exclude each other: give one",
             ));
         }
     }
     if worker.retry.is_some() && worker.on_error != super::OnError::Retry {
-        return Err(mistake(
-            at("retry"),
+        return Err(invalid(
+            key("retry"),
             "means nothing without on_error = \"retry\"",
         ));
     }
     if let Some(schedule) = worker.schedule() {
         schedule
             .validate()
-            .map_err(|error| mistake(format!("{path}.trigger.{}", error.path), error.reason))?;
+            .map_err(|error| invalid(format!("{path}.trigger.{}", error.path), error.reason))?;
     }
     if let Some(event) = worker.event() {
-        let key = |path: &str| path.strip_prefix("target.").unwrap_or(path).to_owned();
+        let field = |path: &str| path.strip_prefix("target.").unwrap_or(path).to_owned();
         event
             .validate()
-            .map_err(|error| mistake(format!("{path}.{}", key(&error.path)), error.reason))?;
+            .map_err(|error| invalid(format!("{path}.{}", field(&error.path)), error.reason))?;
     }
     Ok(())
 }
@@ -202,7 +210,7 @@ pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
                 let reason = format!(
                     "streams need Redis, and the broker is {url}: use redis://HOST:PORT, or the name of a queue"
                 );
-                return Err(mistake(path, reason));
+                return Err(invalid(path, reason));
             }
         }
     }
@@ -213,14 +221,14 @@ pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
 fn check_order(processes: &[Process]) -> Result {
     let mut started: Vec<&str> = Vec::new();
     loop {
-        let is_free = |process: &&Process| {
+        let can_start = |process: &&Process| {
             !started.contains(&process.name.as_str())
                 && process
                     .after
                     .iter()
                     .all(|name| started.contains(&name.as_str()))
         };
-        match processes.iter().find(is_free) {
+        match processes.iter().find(can_start) {
             Some(process) => started.push(&process.name),
             None => break,
         }
@@ -232,7 +240,7 @@ fn check_order(processes: &[Process]) -> Result {
         None => Ok(()),
         Some(process) => {
             let path = format!("process.{}.after", process.name);
-            Err(mistake(
+            Err(invalid(
                 path,
                 format_args!(
                     "it waits for itself through {}: remove one of them",
@@ -244,31 +252,31 @@ fn check_order(processes: &[Process]) -> Result {
 }
 
 /// Refuses invalid queue names, and the queues that Raddle reserves.
-fn free(path: &str, queue: &str) -> Result {
+fn check_queue_name(path: &str, queue: &str) -> Result {
     match queue
         .parse::<QueueName>()
-        .map_err(|error| mistake(path, error))?
+        .map_err(|error| invalid(path, error))?
     {
         name @ QueueName::Free(_) if name.desk().is_none() && !queue.starts_with("raddle.") => {
             Ok(())
         }
-        _ => Err(mistake(
+        _ => Err(invalid(
             path,
             format_args!("'{queue}' is one of Raddle's own queues: use another"),
         )),
     }
 }
 
-fn mistake(path: impl Into<String>, reason: impl fmt::Display) -> GroupConfigError {
+fn invalid(path: impl Into<String>, reason: impl fmt::Display) -> GroupConfigError {
     GroupConfigError {
         path: path.into(),
         reason: reason.to_string(),
     }
 }
 
-fn within<T: PartialOrd + fmt::Display>(path: &str, value: T, least: T, most: T) -> Result {
+fn check_range<T: PartialOrd + fmt::Display>(path: &str, value: T, least: T, most: T) -> Result {
     if value < least || value > most {
-        return Err(mistake(
+        return Err(invalid(
             path,
             format_args!("{value} is not between {least} and {most}"),
         ));
@@ -276,9 +284,9 @@ fn within<T: PartialOrd + fmt::Display>(path: &str, value: T, least: T, most: T)
     Ok(())
 }
 
-fn lasts(path: &str, span: HumanDuration, least: Duration) -> Result {
-    if span.0 < least || span.0 > LONGEST {
-        return Err(mistake(
+fn check_duration(path: &str, span: HumanDuration, least: Duration) -> Result {
+    if span.0 < least || span.0 > MAX_DURATION {
+        return Err(invalid(
             path,
             format_args!("{span} is not between {least:?} and 7 days"),
         ));

@@ -16,13 +16,13 @@ use raddle_worker::worker::HANG_MARGIN;
 
 /// The live processes.
 pub(super) struct Children {
-    kept: BTreeMap<ChildId, ChildRecord>,
+    records: BTreeMap<ChildId, ChildRecord>,
     /// When the manager itself may have been stalled, on the clock of the pages. Runners get their
     /// full time again from then on.
-    spared: Option<Duration>,
+    stalled_until: Option<Duration>,
     /// At most three events per process, so the channel needs no bound.
-    news: mpsc::UnboundedReceiver<(ChildId, WorkerEvent)>,
-    tell: mpsc::UnboundedSender<(ChildId, WorkerEvent)>,
+    events: mpsc::UnboundedReceiver<(ChildId, WorkerEvent)>,
+    events_tx: mpsc::UnboundedSender<(ChildId, WorkerEvent)>,
 }
 
 struct ChildRecord {
@@ -30,22 +30,22 @@ struct ChildRecord {
     tid: Option<Tid>,
     /// Whether it started paused.
     paused: bool,
-    orders: mpsc::UnboundedSender<BroadcastCommand>,
+    commands: mpsc::UnboundedSender<BroadcastCommand>,
     page: ProgressPage,
-    turns: u64,
+    heartbeats: u64,
     slots: usize,
     /// How long a runner may take to end an attempt that has timed out.
-    overtime: Duration,
+    timeout_grace: Duration,
 }
 
 impl Children {
     pub(super) fn new() -> Self {
-        let (tell, news) = mpsc::unbounded_channel();
+        let (events_tx, events) = mpsc::unbounded_channel();
         Self {
-            kept: BTreeMap::new(),
-            spared: None,
-            news,
-            tell,
+            records: BTreeMap::new(),
+            stalled_until: None,
+            events,
+            events_tx,
         }
     }
 
@@ -61,73 +61,75 @@ impl Children {
     ) -> io::Result<()> {
         let page = ProgressPage::new()?;
         let (pid, child) = template.start(Stdio::from(page.as_fd().try_clone_to_owned()?), true)?;
-        let orders = watch(child, id, self.tell.clone(), Some(stop));
-        let overtime = stop.grace;
-        self.kept.insert(
+        let commands = watch(child, id, self.events_tx.clone(), Some(stop));
+        let timeout_grace = stop.grace;
+        self.records.insert(
             id,
             ChildRecord {
                 pid,
                 tid: None,
                 paused,
-                orders,
+                commands,
                 page,
-                turns: 0,
+                heartbeats: 0,
                 slots,
-                overtime,
+                timeout_grace,
             },
         );
         Ok(())
     }
 
     /// The next event of any process. Cancel-safe; pending while there is none.
-    pub(super) async fn next(&mut self) -> (ChildId, WorkerEvent) {
-        let (id, news) = self.news.recv().await.expect("the other end is ours");
-        if let (WorkerEvent::Ready(tid), Some(kept)) = (&news, self.kept.get_mut(&id)) {
-            kept.tid = Some(*tid);
+    pub(super) async fn next_event(&mut self) -> (ChildId, WorkerEvent) {
+        let (id, event) = self.events.recv().await.expect("the other end is ours");
+        if let (WorkerEvent::Ready(tid), Some(record)) = (&event, self.records.get_mut(&id)) {
+            record.tid = Some(*tid);
         }
-        (id, news)
+        (id, event)
     }
 
     /// Removes a process that has ended, and returns its PID.
     pub(super) fn forget(&mut self, id: ChildId) -> Option<u32> {
-        self.kept.remove(&id).map(|kept| kept.pid)
+        self.records.remove(&id).map(|record| record.pid)
     }
 
-    pub(super) fn tell(&self, id: ChildId, what: BroadcastCommand) {
-        if let Some(kept) = self.kept.get(&id) {
+    pub(super) fn send(&self, id: ChildId, command: BroadcastCommand) {
+        if let Some(record) = self.records.get(&id) {
             // Fails only if the process has ended.
-            let _ = kept.orders.send(what);
+            let _ = record.commands.send(command);
         }
     }
 
     /// Whether a process started paused.
-    pub(super) fn began_paused(&self, id: ChildId) -> bool {
-        self.kept.get(&id).is_some_and(|kept| kept.paused)
+    pub(super) fn started_paused(&self, id: ChildId) -> bool {
+        self.records.get(&id).is_some_and(|record| record.paused)
     }
 
     /// Attempts that a process has started.
-    pub(super) fn begun(&self, id: ChildId) -> Option<u64> {
-        self.kept.get(&id).map(|kept| kept.page.attempts_started())
+    pub(super) fn attempts_started(&self, id: ChildId) -> Option<u64> {
+        self.records
+            .get(&id)
+            .map(|record| record.page.attempts_started())
     }
 
-    pub(super) fn pid_of(&self, id: ChildId) -> Option<u32> {
-        self.kept.get(&id).map(|kept| kept.pid)
+    pub(super) fn pid(&self, id: ChildId) -> Option<u32> {
+        self.records.get(&id).map(|record| record.pid)
     }
 
     /// The worker ids of the processes that have reported one.
     pub(super) fn tids(&self) -> impl Iterator<Item = Tid> {
-        self.kept.values().filter_map(|kept| kept.tid)
+        self.records.values().filter_map(|record| record.tid)
     }
 
     /// Records that the manager itself was stalled until now. The processes and their runners may
     /// have been stalled too, so runners get their full time to end attempts that have timed out.
-    pub(super) fn spare(&mut self) {
-        self.spared = Some(ProgressPage::clock_now());
+    pub(super) fn extend_deadlines(&mut self) {
+        self.stalled_until = Some(ProgressPage::clock_now());
     }
 
     /// Reports the pages to the supervisor. Returns processes with overdue tasks, and the next
     /// deadline.
-    pub(super) fn look(
+    pub(super) fn read_pages(
         &mut self,
         core: &mut Supervisor,
         now: Duration,
@@ -135,27 +137,27 @@ impl Children {
     ) -> (Vec<SupervisorEvent>, Option<Duration>) {
         let clock = ProgressPage::clock_now();
         let (mut overdue, mut next) = (Vec::new(), None::<Duration>);
-        for (id, kept) in &mut self.kept {
-            let turns = kept.page.turns();
-            if std::mem::replace(&mut kept.turns, turns) != turns {
+        for (id, record) in &mut self.records {
+            let turns = record.page.turns();
+            if std::mem::replace(&mut record.heartbeats, turns) != turns {
                 core.note(SupervisorEvent::Heartbeat(*id), now);
             }
-            let rss = with_rss.then(|| rss_of(kept.pid)).flatten();
+            let rss = with_rss.then(|| rss_of(record.pid)).flatten();
             core.note(
                 SupervisorEvent::Measured {
                     child: *id,
-                    tasks: kept.page.attempts_started(),
+                    tasks: record.page.attempts_started(),
                     rss,
                 },
                 now,
             );
-            let spared = self
-                .spared
-                .map_or(Duration::ZERO, |since| since + kept.overtime + HANG_MARGIN);
-            match kept
+            let stalled_until = self.stalled_until.map_or(Duration::ZERO, |since| {
+                since + record.timeout_grace + HANG_MARGIN
+            });
+            match record
                 .page
-                .next_deadline(kept.slots)
-                .map(|due| due.max(spared))
+                .next_deadline(record.slots)
+                .map(|due| due.max(stalled_until))
             {
                 Some(due) if due <= clock => {
                     overdue.push(SupervisorEvent::Hung(*id, HangKind::Overdue))
@@ -168,28 +170,29 @@ impl Children {
     }
 
     /// The PID and worker id of a process, and its overdue tasks.
-    pub(super) fn overdue(&self, id: ChildId) -> Option<(u32, Tid, Vec<Tid>)> {
-        let kept = self.kept.get(&id)?;
-        let tasks = kept
+    pub(super) fn overdue_tasks(&self, id: ChildId) -> Option<(u32, Tid, Vec<Tid>)> {
+        let record = self.records.get(&id)?;
+        let tasks = record
             .page
-            .overdue_tasks(kept.slots, ProgressPage::clock_now());
-        kept.tid
+            .overdue_tasks(record.slots, ProgressPage::clock_now());
+        record
+            .tid
             .filter(|_| !tasks.is_empty())
-            .map(|worker| (kept.pid, worker, tasks))
+            .map(|worker| (record.pid, worker, tasks))
     }
 
     /// Sends a command after a future, which must not take long: nothing waits for it.
-    pub(super) fn tell_after(
+    pub(super) fn send_after(
         &self,
         id: ChildId,
-        deed: impl Future<Output = ()> + Send + 'static,
-        what: BroadcastCommand,
+        future: impl Future<Output = ()> + Send + 'static,
+        command: BroadcastCommand,
     ) {
-        if let Some(kept) = self.kept.get(&id) {
-            let orders = kept.orders.clone();
+        if let Some(record) = self.records.get(&id) {
+            let commands = record.commands.clone();
             tokio::spawn(async move {
-                deed.await;
-                let _ = orders.send(what);
+                future.await;
+                let _ = commands.send(command);
             });
         }
     }
@@ -198,8 +201,8 @@ impl Children {
     pub(super) fn suspensions(&self) -> Vec<SupervisorEvent> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
         let mut events = Vec::new();
-        for (id, kept) in &self.kept {
-            let Some(pid) = i32::try_from(kept.pid).ok().and_then(Pid::from_raw) else {
+        for (id, record) in &self.records {
+            let Some(pid) = i32::try_from(record.pid).ok().and_then(Pid::from_raw) else {
                 continue;
             };
             // A process may have been stopped and continued. Its exit is reported elsewhere.
@@ -225,7 +228,7 @@ fn rss_of(pid: u32) -> Option<u64> {
 }
 
 /// The command for a stage of a stop.
-pub(super) fn word(stage: raddle_model::stop::StopStage) -> Option<BroadcastCommand> {
+pub(super) fn stage_command(stage: raddle_model::stop::StopStage) -> Option<BroadcastCommand> {
     use raddle_model::stop::StopStage;
     match stage {
         StopStage::Running => None,
@@ -237,7 +240,7 @@ pub(super) fn word(stage: raddle_model::stop::StopStage) -> Option<BroadcastComm
 }
 
 /// Whether the log should say what the process was doing.
-pub(super) fn is_suspect(why: StopReason) -> bool {
+pub(super) fn is_hang(why: StopReason) -> bool {
     matches!(why, StopReason::Hung(_))
 }
 
@@ -254,35 +257,35 @@ mod tests {
         );
         let began = ProgressPage::clock_now();
         page.set_deadline(0, Some((tid, began)));
-        let (orders, _) = mpsc::unbounded_channel();
+        let (commands, _) = mpsc::unbounded_channel();
         let id = ChildId(7);
-        let overtime = Duration::from_secs(5);
-        let kept = ChildRecord {
+        let timeout_grace = Duration::from_secs(5);
+        let record = ChildRecord {
             pid: 0,
             tid: Some(tid),
             paused: false,
-            orders,
+            commands,
             page,
-            turns: 0,
+            heartbeats: 0,
             slots: 1,
-            overtime,
+            timeout_grace,
         };
-        children.kept.insert(id, kept);
+        children.records.insert(id, record);
         let (mut core, now) = (Supervisor::new([]), Duration::from_secs(60));
         let overdue = vec![SupervisorEvent::Hung(id, HangKind::Overdue)];
         assert_eq!(
-            children.look(&mut core, now, false),
+            children.read_pages(&mut core, now, false),
             (overdue.clone(), None)
         );
-        children.spare();
-        let (found, next) = children.look(&mut core, now, false);
+        children.extend_deadlines();
+        let (found, next) = children.read_pages(&mut core, now, false);
         assert!(
             found.is_empty()
-                && next.is_some_and(|next| next > now && next <= now + overtime + HANG_MARGIN),
+                && next.is_some_and(|next| next > now && next <= now + timeout_grace + HANG_MARGIN),
             "{found:?} {next:?}"
         );
         // The extra time is over.
-        children.spared = None;
-        assert_eq!(children.look(&mut core, now, false).0, overdue);
+        children.stalled_until = None;
+        assert_eq!(children.read_pages(&mut core, now, false).0, overdue);
     }
 }

@@ -17,12 +17,12 @@ use raddle_model::{QueueName, TaskSpec, Tid, schedule::is_slug, worker::WorkerSt
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::sleep};
 
-use super::{GroupWorker, ManagerError, Process, view::keepers};
+use super::{GroupWorker, ManagerError, Process, view::managers_of};
 
 /// The queue.
 const GROUPS: &str = "raddle.groups";
 /// Most workers to read.
-const MOST: u32 = 100_000;
+const MAX_WORKERS: u32 = 100_000;
 /// Longest single wait. It is repeated, so nothing depends on the length.
 const WAIT: Duration = Duration::from_secs(3600);
 /// Pause after a broker error.
@@ -61,7 +61,7 @@ pub struct DesiredState {
 /// All known workers, and their messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DesiredStates {
-    of: BTreeMap<String, DesiredState>,
+    workers: BTreeMap<String, DesiredState>,
     messages: Vec<(String, Message)>,
     last: u64,
     /// How many broker outages have ended.
@@ -96,9 +96,9 @@ impl DesiredState {
 
     /// Whether another state is from another file. One file may have several managers, at different
     /// paths on different machines, and may be newer than what other managers have read.
-    fn is_of_another_file(&self, other: &Self) -> bool {
-        let is_the_same = |other: &Self| {
-            let of = |of: &Self| {
+    fn is_from_another_file(&self, other: &Self) -> bool {
+        let declares_the_same = |other: &Self| {
+            let declaration = |of: &Self| {
                 (
                     of.sources.clone(),
                     of.event.clone(),
@@ -106,13 +106,13 @@ impl DesiredState {
                     of.triggered,
                 )
             };
-            of(self) == of(other)
+            declaration(self) == declaration(other)
         };
-        self.process != other.process || (self.file != other.file && !is_the_same(other))
+        self.process != other.process || (self.file != other.file && !declares_the_same(other))
     }
 
     /// Keeps what was changed at run time.
-    fn heeding(self, before: &Self) -> Self {
+    fn with_runtime_changes(self, before: &Self) -> Self {
         Self {
             on: before.on,
             scaled: before.scaled.filter(|_| self.scales),
@@ -127,7 +127,7 @@ impl DesiredStates {
             .peek(PeekRequest {
                 queue: queue(),
                 after: 0,
-                max: MOST,
+                max: MAX_WORKERS,
                 wait: Duration::ZERO,
             })
             .await?;
@@ -139,12 +139,12 @@ impl DesiredStates {
         for message in messages {
             all.last = all.last.max(message.id.as_u64());
             match serde_json::from_str::<DesiredState>(&message.body) {
-                Ok(standing) if !is_slug(&standing.slug) => {
-                    tracing::debug!(id = %message.id, slug = standing.slug, "skipped a message in {GROUPS} without a valid slug");
+                Ok(state) if !is_slug(&state.slug) => {
+                    tracing::debug!(id = %message.id, slug = state.slug, "skipped a message in {GROUPS} without a valid slug");
                 }
-                Ok(standing) => {
-                    all.messages.push((standing.slug.clone(), message));
-                    all.of.insert(standing.slug.clone(), standing);
+                Ok(state) => {
+                    all.messages.push((state.slug.clone(), message));
+                    all.workers.insert(state.slug.clone(), state);
                 }
                 Err(error) => {
                     tracing::debug!(id = %message.id, %error, "skipped a malformed message in {GROUPS}")
@@ -155,7 +155,7 @@ impl DesiredStates {
     }
 
     pub(super) fn get(&self, slug: &str) -> Option<&DesiredState> {
-        self.of.get(slug)
+        self.workers.get(slug)
     }
 
     /// The workers with this source.
@@ -163,12 +163,12 @@ impl DesiredStates {
         &self,
         source: &str,
     ) -> impl Iterator<Item = (&DesiredState, &TaskSpec)> {
-        let of_source =
-            move |standing: &&DesiredState| standing.sources.iter().any(|name| name == source);
-        self.of
+        let has_source =
+            move |state: &&DesiredState| state.sources.iter().any(|name| name == source);
+        self.workers
             .values()
-            .filter(of_source)
-            .filter_map(|standing| Some((standing, standing.event.as_deref()?)))
+            .filter(has_source)
+            .filter_map(|state| Some((state, state.event.as_deref()?)))
     }
 
     /// Replaces the message of a worker, or removes it. Returns `false` if it has changed since it
@@ -177,20 +177,20 @@ impl DesiredStates {
         &self,
         broker: &dyn Messages,
         slug: &str,
-        standing: Option<&DesiredState>,
+        state: Option<&DesiredState>,
     ) -> Result<bool> {
-        let of_it = |(of, message): &(String, Message)| (of == slug).then(|| message.clone());
-        let letter = |standing: &DesiredState| NewMessage {
+        let of_worker = |(of, message): &(String, Message)| (of == slug).then(|| message.clone());
+        let to_message = |state: &DesiredState| NewMessage {
             queue: queue(),
-            body: serde_json::to_string(standing).expect("it has only string keys"),
+            body: serde_json::to_string(state).expect("it has only string keys"),
         };
-        let conversion = MessageTransaction {
+        let transaction = MessageTransaction {
             queue: queue(),
-            messages: self.messages.iter().filter_map(of_it).collect(),
+            messages: self.messages.iter().filter_map(of_worker).collect(),
             tasks: Vec::new(),
-            new_messages: standing.map(letter).into_iter().collect(),
+            new_messages: state.map(to_message).into_iter().collect(),
         };
-        Ok(broker.apply_transaction(conversion).await?.is_some())
+        Ok(broker.apply_transaction(transaction).await?.is_some())
     }
 
     /// Decides a new state from the current one, and repeats that until nothing has changed in
@@ -228,11 +228,11 @@ pub(super) async fn declare(
     for (process, worker) in workers_of(processes) {
         let declared = DesiredState::declared(process, worker, file);
         loop {
-            refuse_taken(broker, &known, &declared, manager).await?;
+            check_slug_is_free(broker, &known, &declared, manager).await?;
             let before = known.get(&worker.slug);
             let after = before.map_or_else(
                 || declared.clone(),
-                |before| declared.clone().heeding(before),
+                |before| declared.clone().with_runtime_changes(before),
             );
             if before == Some(&after) || known.replace(broker, &worker.slug, Some(&after)).await? {
                 break;
@@ -252,7 +252,7 @@ pub(super) async fn check_slugs(
 ) -> Result<(), ManagerError> {
     let known = DesiredStates::read(broker).await?;
     for (process, worker) in workers_of(processes) {
-        refuse_taken(
+        check_slug_is_free(
             broker,
             &known,
             &DesiredState::declared(process, worker, file),
@@ -266,7 +266,7 @@ pub(super) async fn check_slugs(
 /// Refuses a slug that a manager of another file has. `manager` is the one that declares it. The
 /// registry is read after `known`: a manager that registers later declares again, and finds what
 /// this one has written.
-async fn refuse_taken(
+async fn check_slug_is_free(
     broker: &dyn Broker,
     known: &DesiredStates,
     declared: &DesiredState,
@@ -275,20 +275,20 @@ async fn refuse_taken(
     let slug = &declared.slug;
     let Some(before) = known
         .get(slug)
-        .filter(|before| declared.is_of_another_file(before))
+        .filter(|before| declared.is_from_another_file(before))
     else {
         return Ok(());
     };
-    let mut keepers = keepers(&broker.workers().await?, slug).into_iter();
-    match keepers
-        .find(|keeper| Some(keeper.tid) != manager && keeper.status != WorkerStatus::Draining)
+    let mut managers_of = managers_of(&broker.workers().await?, slug).into_iter();
+    match managers_of
+        .find(|other| Some(other.tid) != manager && other.status != WorkerStatus::Draining)
     {
         None => Ok(()),
-        Some(keeper) => Err(ManagerError::SlugTaken {
+        Some(other) => Err(ManagerError::SlugTaken {
             slug: slug.clone(),
             process: before.process.clone(),
             file: before.file.clone().unwrap_or_else(|| "another file".into()),
-            manager: keeper.tid,
+            manager: other.tid,
         }),
     }
 }
@@ -300,10 +300,10 @@ fn workers_of(processes: &[Process]) -> impl Iterator<Item = (&Process, &GroupWo
 }
 
 /// The desired states of all known workers.
-pub async fn standings(broker: &dyn Broker) -> Result<Vec<DesiredState>> {
+pub async fn desired_states(broker: &dyn Broker) -> Result<Vec<DesiredState>> {
     Ok(DesiredStates::read(broker)
         .await?
-        .of
+        .workers
         .into_values()
         .collect())
 }
@@ -315,9 +315,9 @@ pub(super) async fn change(
     change: impl Fn(&mut DesiredState),
 ) -> Result<Option<DesiredState>> {
     let changed = |before: Option<&DesiredState>| {
-        let mut standing = before?.clone();
-        change(&mut standing);
-        Some(standing)
+        let mut state = before?.clone();
+        change(&mut state);
+        Some(state)
     };
     Ok(DesiredStates::read(broker)
         .await?
@@ -336,7 +336,10 @@ pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<D
 }
 
 /// Reports every change, without end.
-pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredStates>) {
+pub(super) async fn follow_desired_states(
+    broker: Arc<dyn Broker>,
+    states: watch::Sender<DesiredStates>,
+) {
     let (mut after, mut returns, mut is_away) = (0, 0, false);
     loop {
         let found = async {
@@ -344,7 +347,7 @@ pub(super) async fn follow(broker: Arc<dyn Broker>, tell: watch::Sender<DesiredS
             returns += u64::from(std::mem::take(&mut is_away));
             known.returns = returns;
             after = known.last.max(after);
-            let _ = tell.send(known);
+            let _ = states.send(known);
             broker
                 .peek(PeekRequest {
                     queue: queue(),
@@ -372,13 +375,13 @@ mod tests {
 
     use super::*;
 
-    type Said<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Option<DesiredState>>> + 'a>>;
+    type Change<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Option<DesiredState>>> + 'a>>;
 
-    fn message(id: u64, standing: &DesiredState) -> Message {
+    fn message(id: u64, state: &DesiredState) -> Message {
         let id = Tid::from_u64(1_800_000_000_000_000_000 + id * 4096).unwrap();
         Message {
             id,
-            body: serde_json::to_string(standing).unwrap(),
+            body: serde_json::to_string(state).unwrap(),
         }
     }
 
@@ -400,7 +403,7 @@ mod tests {
         assert_eq!((all.get("mail"), all.messages.len()), (Some(&off), 2));
         assert_eq!(all.subscribers("orders").count(), 1);
         assert_eq!(all.subscribers("refunds").count(), 0);
-        let again = on.clone().heeding(&off);
+        let again = on.clone().with_runtime_changes(&off);
         assert_eq!(
             (again.on, again.wanted()),
             (false, 4),
@@ -410,22 +413,22 @@ mod tests {
 
     #[test]
     fn recognises_the_same_file_at_another_path_or_in_another_version() {
-        let standing = |process: &str, command: &str, file: &str| {
+        let state = |process: &str, command: &str, file: &str| {
             let process = Process::new(process).worker(GroupWorker::command("mail", [command]));
             DesiredState::declared(&process, &process.workers[0], Some(file))
         };
-        let one = standing("post", "send", "/a.toml");
+        let one = state("post", "send", "/a.toml");
         for same in [
-            standing("post", "send", "/b.toml"),
-            standing("post", "send-2", "/a.toml"),
+            state("post", "send", "/b.toml"),
+            state("post", "send-2", "/a.toml"),
         ] {
-            assert!(!one.is_of_another_file(&same), "{same:?}");
+            assert!(!one.is_from_another_file(&same), "{same:?}");
         }
         for other in [
-            standing("post", "sort", "/b.toml"),
-            standing("rest", "send", "/a.toml"),
+            state("post", "sort", "/b.toml"),
+            state("rest", "send", "/a.toml"),
         ] {
-            assert!(one.is_of_another_file(&other), "{other:?}");
+            assert!(one.is_from_another_file(&other), "{other:?}");
         }
     }
 
@@ -435,19 +438,20 @@ mod tests {
         let broker = Sqlite::in_memory().await.unwrap();
         let process = Process::new("p").worker(GroupWorker::command("mail", ["true"]));
         declare(&broker, &[process], None, None).await.unwrap();
-        let at_once = |said: Said<'_>| block_in_place(|| Handle::current().block_on(said)).unwrap();
-        let unsaid = Cell::new(true);
-        let off = change(&broker, "mail", |standing| {
-            if unsaid.take() {
-                at_once(Box::pin(change(&broker, "mail", |standing| {
-                    standing.scaled = Some(3)
+        let at_once =
+            |change: Change<'_>| block_in_place(|| Handle::current().block_on(change)).unwrap();
+        let unchanged = Cell::new(true);
+        let off = change(&broker, "mail", |state| {
+            if unchanged.take() {
+                at_once(Box::pin(change(&broker, "mail", |state| {
+                    state.scaled = Some(3)
                 })));
             }
-            standing.on = false;
+            state.on = false;
         });
         let off = off.await.unwrap().expect("it is known");
         assert_eq!((off.on, off.wanted()), (false, 3));
-        assert_eq!(standings(&broker).await.unwrap(), [off]);
+        assert_eq!(desired_states(&broker).await.unwrap(), [off]);
         assert_eq!(
             broker
                 .peek(PeekRequest {
@@ -461,14 +465,14 @@ mod tests {
                 .len(),
             1
         );
-        unsaid.set(true);
-        let on = change(&broker, "mail", |standing| {
-            if unsaid.take() {
+        unchanged.set(true);
+        let on = change(&broker, "mail", |state| {
+            if unchanged.take() {
                 at_once(Box::pin(remove(&broker, "mail")));
             }
-            standing.on = true;
+            state.on = true;
         });
         assert_eq!(on.await.unwrap(), None, "it is not created again");
-        assert_eq!(standings(&broker).await.unwrap(), []);
+        assert_eq!(desired_states(&broker).await.unwrap(), []);
     }
 }

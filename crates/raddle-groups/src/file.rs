@@ -9,21 +9,21 @@ use super::{GroupConfigError, Process, check::check};
 
 /// An invalid `raddle.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{line}: {mistake}")]
+#[error("{line}: {error}")]
 pub struct GroupFileError {
     /// The line, counted from 1.
     pub line: usize,
     /// The error.
     #[source]
-    pub mistake: GroupConfigError,
+    pub error: GroupConfigError,
 }
 
 impl GroupFileError {
     /// Finds the line of an error.
-    pub fn locate(text: &str, mistake: GroupConfigError) -> Self {
+    pub fn locate(text: &str, error: GroupConfigError) -> Self {
         Self {
-            line: line_of(text, &mistake.path),
-            mistake,
+            line: find_line(text, &error.path),
+            error,
         }
     }
 }
@@ -40,32 +40,32 @@ struct GroupFile {
 }
 
 /// Parses and checks a `raddle.toml`. Groups are ordered by name.
-pub fn read(text: &str) -> Result<Vec<Process>, GroupFileError> {
-    let wrong = |error: toml::de::Error, path: String| {
-        let mut reason = error.message().trim_end().to_owned();
+pub fn parse(text: &str) -> Result<Vec<Process>, GroupFileError> {
+    let locate = |parse_error: toml::de::Error, path: String| {
+        let mut reason = parse_error.message().trim_end().to_owned();
         if path == "process" {
             reason += ": write the name in the heading, as in [process.mail]";
         }
-        let mistake = GroupConfigError { path, reason };
-        let line = error.span().map_or_else(
-            || line_of(text, &mistake.path),
+        let error = GroupConfigError { path, reason };
+        let line = parse_error.span().map_or_else(
+            || find_line(text, &error.path),
             |span| line_at(text, span.start),
         );
-        GroupFileError { line, mistake }
+        GroupFileError { line, error }
     };
-    let reader = toml::Deserializer::parse(text).map_err(|error| wrong(error, ".".into()))?;
+    let reader = toml::Deserializer::parse(text).map_err(|error| locate(error, ".".into()))?;
     let GroupFile { process, .. } = serde_path_to_error::deserialize(reader).map_err(|error| {
         let path = error.path().to_string();
-        wrong(error.into_inner(), path)
+        locate(error.into_inner(), path)
     })?;
     let named = |(name, process): (String, Process)| Process { name, ..process };
     let processes: Vec<Process> = process.into_iter().map(named).collect();
-    check(&processes).map_err(|mistake| GroupFileError::locate(text, mistake))?;
+    check(&processes).map_err(|error| GroupFileError::locate(text, error))?;
     Ok(processes)
 }
 
 /// The line of a path, or of the last part of it that exists.
-fn line_of(text: &str, path: &str) -> usize {
+fn find_line(text: &str, path: &str) -> usize {
     let Ok(table) = DeTable::parse(text) else {
         return 1;
     };
@@ -137,7 +137,7 @@ trigger = { every = "10s", lifetime = "5s" }
 
     #[test]
     fn parses_a_file() {
-        let processes = read(FILE).unwrap();
+        let processes = parse(FILE).unwrap();
         let [clock, mail] = &processes[..] else {
             panic!("{processes:?}")
         };
@@ -156,88 +156,88 @@ trigger = { every = "10s", lifetime = "5s" }
         );
     }
 
-    fn said(text: &str) -> String {
-        read(text).unwrap_err().to_string()
+    fn parse_error(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
     }
 
     /// The error of a process and a worker with these lines.
-    fn with(process: &str, worker: &str) -> String {
-        said(&format!(
+    fn error_of(process: &str, worker: &str) -> String {
+        parse_error(&format!(
             "[process.a]\n{process}\n[[process.a.worker]]\nslug = 'x'\n{worker}\n"
         ))
     }
 
     #[test]
     fn errors_name_line_key_and_fix() {
-        let keys = "`worker`, `replicas`, `concurrency`, `shutdown_timeout`, `start_timeout`, `hang_timeout`, `restart`, `max_tasks`, `max_age`, `max_rss_mb`, `jitter`, `startup`, `shutdown`, `after`, `caps`, `reconnect`";
+        let keys = "`worker`, `replicas`, `concurrency`, `shutdown_timeout`, `start_timeout`, `hang_timeout`, `restart`, `max_tasks`, `max_age`, `max_rss_mb`, `jitter`, `hosts`, `host`, `startup`, `shutdown`, `after`, `caps`, `reconnect`";
         assert_eq!(
-            with("replica = 2", ""),
+            error_of("replica = 2", ""),
             format!("2: at 'process.a.replica': unknown field `replica`, expected one of {keys}")
         );
         assert_eq!(
-            said("proces = 1"),
+            parse_error("proces = 1"),
             "1: at 'proces': unknown field `proces`, expected `queue_url` or `process`"
         );
         assert_eq!(
-            said(""),
+            parse_error(""),
             "1: at 'process': there is none: write a table [process.NAME]"
         );
         assert_eq!(
-            said("\n[process.a]\nreplicas = 2"),
+            parse_error("\n[process.a]\nreplicas = 2"),
             "2: at 'process.a': it hosts no worker: write a table [[process.a.worker]]"
         );
         assert_eq!(
-            with(
+            error_of(
                 "",
                 "command = ['x']\n[process.b]\n[[process.b.worker]]\nslug = 'x'"
             ),
             "8: at 'process.b.worker[0].slug': 'x' is that of process.a.worker[0]: give each its own"
         );
         assert_eq!(
-            with("replicas = 2", "[[process.a.worker]]\nslug = 'y'"),
+            error_of("replicas = 2", "[[process.a.worker]]\nslug = 'y'"),
             "2: at 'process.a.replicas': more than one replica is for a process with one worker: write a process for each"
         );
         assert_eq!(
-            with("replicas = 2", "command = ['x']\ntrigger = { every = 5 }"),
+            error_of("replicas = 2", "command = ['x']\ntrigger = { every = 5 }"),
             "2: at 'process.a.replicas': more than one replica is for workers without a trigger: leave out one of the two"
         );
         assert_eq!(
-            with("replicas = 0", ""),
+            error_of("replicas = 0", ""),
             "2: at 'process.a.replicas': 0 is not between 1 and 1000"
         );
         assert_eq!(
-            with("", "execution_timeout = 0"),
+            error_of("", "execution_timeout = 0"),
             "5: at 'process.a.worker[0].execution_timeout': 0ns is not between 10ms and 7 days"
         );
         assert_eq!(
-            with("shutdown_timeout = '200h'", ""),
+            error_of("shutdown_timeout = '200h'", ""),
             "2: at 'process.a.shutdown_timeout': 720000s is not between 10ms and 7 days"
         );
         assert_eq!(
-            with("hang_timeout = '1ms'", ""),
+            error_of("hang_timeout = '1ms'", ""),
             "2: at 'process.a.hang_timeout': 1ms is not between 200ms and 7 days"
         );
         assert_eq!(
-            with("after = ['b']", ""),
+            error_of("after = ['b']", ""),
             "2: at 'process.a.after[0]': there is no process 'b': there are a"
         );
         assert_eq!(
-            with(
+            error_of(
                 "after = ['b']",
                 "[process.b]\nafter = ['a']\n[[process.b.worker]]\nslug = 'y'"
             ),
             "2: at 'process.a.after': it waits for itself through b: remove one of them"
         );
         assert_eq!(
-            with("", "sources = ['q']"),
+            error_of("", "sources = ['q']"),
             "3: at 'process.a.worker[0]': it has events, and nothing to run for them: give it a command, a routine or a handler"
         );
         assert_eq!(
-            with("", "command = ['x']\nroutine = 'y'"),
+            error_of("", "command = ['x']\nroutine = 'y'"),
             "3: at 'process.a.worker[0]': command, routine and handler exclude each other: give one"
         );
         assert_eq!(
-            with("", "command = ['x']\nsources = ['ok', 'raddle.dead']"),
+            error_of("", "command = ['x']\nsources = ['ok', 'raddle.dead']"),
             "6: at 'process.a.worker[0].sources[1]': 'raddle.dead' is one of Raddle's own queues: use another"
         );
         for own in [
@@ -247,7 +247,7 @@ trigger = { every = "10s", lifetime = "5s" }
             "T1794880718606475264.inbox",
         ] {
             assert_eq!(
-                said(&format!(
+                parse_error(&format!(
                     "[process.a]\n[[process.a.worker]]\nslug = '{own}'\n"
                 )),
                 format!(
@@ -256,7 +256,7 @@ trigger = { every = "10s", lifetime = "5s" }
             );
         }
         assert_eq!(
-            with("", "command = ['x']\nretry = { attempts = 2 }"),
+            error_of("", "command = ['x']\nretry = { attempts = 2 }"),
             "6: at 'process.a.worker[0].retry': means nothing without on_error = \"retry\""
         );
     }
@@ -299,14 +299,14 @@ trigger = { every = "10s", lifetime = "5s" }
             ),
             ("", "command = []", 5, "worker[0].command", "name a program"),
         ] {
-            let said = with(process, worker);
+            let said = error_of(process, worker);
             assert!(
                 said.starts_with(&format!("{line}: at 'process.a.{path}")) && said.contains(words),
                 "{said}"
             );
         }
-        assert!(said("[process").starts_with("1: at '.': "));
-        let unnamed = said("[[process]]\nname = 'mail'");
+        assert!(parse_error("[process").starts_with("1: at '.': "));
+        let unnamed = parse_error("[[process]]\nname = 'mail'");
         assert!(
             unnamed.starts_with("1: at 'process': ") && unnamed.ends_with("as in [process.mail]"),
             "{unnamed}"
@@ -316,7 +316,7 @@ trigger = { every = "10s", lifetime = "5s" }
     proptest::proptest! {
         #[test]
         fn the_parser_never_panics(text: String) {
-            let _ = read(&text);
+            let _ = parse(&text);
         }
     }
 }

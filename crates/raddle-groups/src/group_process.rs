@@ -2,7 +2,7 @@
 //!
 //! It sends heartbeats through its progress page, runs the hooks, applies the limits of its group,
 //! and stops when its manager is gone: it drains, then releases its tasks, as if the manager had
-//! asked. So a killed manager leaves no processes for longer than a stop takes.
+//! stop_requested. So a killed manager leaves no processes for longer than a stop takes.
 
 use std::{collections::BTreeMap, io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
@@ -26,10 +26,10 @@ pub(super) const VARIABLE: &str = "RADDLE_INTERNAL_GROUP";
 
 /// Exit code of a process that had to kill its attempts, and of a manager with such a process: the
 /// shell's code for SIGKILL.
-pub const KILLED: u8 = 137;
+pub const EXIT_KILLED: u8 = 137;
 
 /// Most of the shutdown timeout that is reserved for releasing tasks and the shutdown hook.
-const AFTERWARDS: Duration = Duration::from_secs(2);
+const MAX_RESERVED: Duration = Duration::from_secs(2);
 
 /// Parameters of a group process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub(super) struct GroupProcessParams {
     /// Whether it starts paused.
     pub(super) paused: bool,
     /// Interval of heartbeats.
-    pub(super) every: HumanDuration,
+    pub(super) heartbeat_interval: HumanDuration,
     /// Timeout of an attempt for each queue.
     pub(super) execution_timeout: BTreeMap<String, HumanDuration>,
     /// How long cancelled attempts may take to end.
@@ -54,11 +54,11 @@ pub(super) struct GroupProcessParams {
 
 /// This process, as part of a group.
 pub struct GroupProcess {
-    charge: GroupProcessParams,
+    params: GroupProcessParams,
     page: Arc<ProgressPage>,
     /// Readable when the manager is gone. `None`: it was gone at the start.
     manager: Option<AsyncFd<OwnedFd>>,
-    turns: Interval,
+    heartbeats: Interval,
 }
 
 /// Why a process cannot be part of its group.
@@ -67,13 +67,13 @@ pub struct GroupProcess {
 pub enum GroupProcessError {
     /// The parameters are malformed: the manager has another version.
     #[error("cannot parse {VARIABLE}: {0}")]
-    Charge(#[from] serde_json::Error),
+    Params(#[from] serde_json::Error),
     /// A system call failed.
     #[error("cannot run as a process of a group: {0}")]
     System(#[from] io::Error),
     /// The manager was gone at the start.
     #[error("the manager is gone")]
-    Forsaken,
+    ManagerGone,
     /// A hook failed.
     #[error("the hook '{hook}' {how}")]
     Hook {
@@ -86,36 +86,36 @@ pub enum GroupProcessError {
 
 impl GroupProcess {
     /// This process, if it is part of a group. Call it once, inside a runtime.
-    pub fn of_environment() -> Result<Option<Self>, GroupProcessError> {
+    pub fn from_env() -> Result<Option<Self>, GroupProcessError> {
         let Some(text) = std::env::var_os(VARIABLE) else {
             return Ok(None);
         };
-        let charge: GroupProcessParams = serde_json::from_str(&text.to_string_lossy())?;
+        let params: GroupProcessParams = serde_json::from_str(&text.to_string_lossy())?;
         // It must notice the end of its manager even while it is stopped. The kernel continues it
         // only if its session is orphaned, and then sends SIGHUP, which would count as a first stop
         // request.
         raddle_runner::wake_when_parent_dies();
         let page = Arc::new(ProgressPage::from_stdin()?);
-        let mut turns = interval(charge.every.0.max(Duration::from_millis(1)));
-        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heartbeats = interval(params.heartbeat_interval.0.max(Duration::from_millis(1)));
+        heartbeats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Some(Self {
-            manager: watch(charge.manager)?,
-            charge,
+            manager: open_manager_pidfd(params.manager)?,
+            params,
             page,
-            turns,
+            heartbeats,
         }))
     }
 
     /// The options of a worker in this group. The manager fires schedules.
-    pub fn bind(&self, options: Options) -> Options {
+    pub fn worker_options(&self, options: Options) -> Options {
         let by_queue = self
-            .charge
+            .params
             .execution_timeout
             .iter()
             .map(|(queue, span)| (queue.clone(), span.0))
             .collect();
-        let within = self.charge.shutdown_timeout.0;
-        let (max_tasks, page) = (self.charge.max_tasks, Some(Arc::clone(&self.page)));
+        let within = self.params.shutdown_timeout.0;
+        let (max_tasks, page) = (self.params.max_tasks, Some(Arc::clone(&self.page)));
         let time_limits = TimeLimits {
             by_queue,
             overtime: Some(within),
@@ -123,8 +123,8 @@ impl GroupProcess {
             page,
         };
         // The rest of the timeout is for releasing cancelled tasks, and for the hook.
-        let grace = within - (within / 4).min(AFTERWARDS);
-        let GroupProcessParams { parent, paused, .. } = self.charge;
+        let grace = within - (within / 4).min(MAX_RESERVED);
+        let GroupProcessParams { parent, paused, .. } = self.params;
         Options {
             grace,
             time_limits,
@@ -135,10 +135,10 @@ impl GroupProcess {
         }
     }
 
-    /// Runs the startup hook. Returns `false` if `asked` ends it: a stop was requested.
+    /// Runs the startup hook. Returns `false` if `stop_requested` ends it: a stop was requested.
     pub async fn startup(
         &self,
-        asked: impl Future<Output = ()>,
+        stop_requested: impl Future<Output = ()>,
     ) -> Result<bool, GroupProcessError> {
         let gone = async {
             if let Some(manager) = &self.manager {
@@ -146,63 +146,63 @@ impl GroupProcess {
             }
         };
         // The manager limits the start, and kills a process that takes too long.
-        let never_mind = async {
+        let cancel = async {
             tokio::select! {
                 biased;
-                () = gone => Err(GroupProcessError::Forsaken),
-                () = asked => Ok(false),
+                () = gone => Err(GroupProcessError::ManagerGone),
+                () = stop_requested => Ok(false),
             }
         };
         let hook = Hook {
             name: "startup",
-            argv: &self.charge.startup,
-            of: self.charge.parent,
-            within: None,
+            argv: &self.params.startup,
+            manager: self.params.parent,
+            timeout: None,
         };
-        hook.run(never_mind).await?.unwrap_or(Ok(true))
+        hook.run(cancel).await?.unwrap_or(Ok(true))
     }
 
     /// Runs the shutdown hook.
     pub async fn shutdown(&self) -> Result<(), GroupProcessError> {
-        let within = Some(self.charge.shutdown_timeout.0);
+        let within = Some(self.params.shutdown_timeout.0);
         let hook = Hook {
             name: "shutdown",
-            argv: &self.charge.shutdown,
-            of: self.charge.parent,
-            within,
+            argv: &self.params.shutdown,
+            manager: self.params.parent,
+            timeout: within,
         };
         hook.run(std::future::pending::<()>()).await.map(drop)
     }
 
     /// The exit code that tells the manager how the worker ended.
     pub fn exit_code(&self, ended: &WorkerEnd) -> u8 {
-        if ended.killed > 0 { KILLED } else { 0 }
+        if ended.killed > 0 { EXIT_KILLED } else { 0 }
     }
 
     /// Publishes the number of attempts started.
-    pub fn begun(&self, attempts: u64) {
+    pub fn set_attempts_started(&self, attempts: u64) {
         self.page.set_attempts_started(attempts);
     }
 
     /// Sends heartbeats while the caller's loop polls it. Never returns.
-    pub async fn turn(&mut self) {
+    pub async fn run_heartbeat(&mut self) {
         loop {
-            self.turns.tick().await;
+            self.heartbeats.tick().await;
             self.page.count_turn();
         }
     }
 
     /// Waits until the manager is gone, and then goes through the stages of a stop.
-    pub fn mourn(&mut self, shutdown: Shutdown) -> impl Future<Output = ()> + use<> {
+    pub fn drain_on_parent_exit(&mut self, shutdown: Shutdown) -> impl Future<Output = ()> + use<> {
         let manager = self.manager.take();
         let drain = self
-            .charge
+            .params
             .execution_timeout
             .values()
             .map(|span| span.0)
             .max()
             .unwrap_or_default();
-        let grace = self.charge.shutdown_timeout.0;
+        let grace = self.params.shutdown_timeout.0;
         async move {
             if let Some(manager) = manager {
                 let _ = manager.readable().await;
@@ -221,7 +221,7 @@ impl GroupProcess {
 
 /// Opens a pidfd of the manager, which is the parent. `None` if this process has another parent
 /// now.
-fn watch(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
+fn open_manager_pidfd(manager: u32) -> io::Result<Option<AsyncFd<OwnedFd>>> {
     let is_parent =
         || getppid().is_some_and(|parent| parent.as_raw_nonzero().get() as u32 == manager);
     let Some(pid) = i32::try_from(manager)

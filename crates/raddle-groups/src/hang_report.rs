@@ -3,22 +3,26 @@
 use std::fs;
 
 /// Most items of each kind.
-const LONGEST: usize = 16;
+const MAX_ITEMS: usize = 16;
 
 /// The state of a process, the kernel stack of its main thread, and the titles of its children:
 /// runners show their task.
-pub(super) fn describe(pid: u32) -> String {
+pub(super) fn describe_process(pid: u32) -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let status = read("status");
     let state = status
         .lines()
         .find_map(|line| line.strip_prefix("State:"))
         .unwrap_or_default();
-    let stack: Vec<String> = read("stack").lines().take(LONGEST).map(frame).collect();
+    let stack: Vec<String> = read("stack")
+        .lines()
+        .take(MAX_ITEMS)
+        .map(frame_name)
+        .collect();
     let children = read(&format!("task/{pid}/children"));
     let children = children
         .split_whitespace()
-        .take(LONGEST)
+        .take(MAX_ITEMS)
         .map(title)
         .filter(|title| !title.is_empty());
     let parts = [
@@ -40,20 +44,20 @@ pub(super) fn describe(pid: u32) -> String {
         ("stack", stack.join(" < ")),
         ("runs", children.collect::<Vec<_>>().join(", ")),
     ];
-    let said = parts
+    let described = parts
         .iter()
         .filter(|(_, what)| !what.is_empty())
         .map(|(name, what)| format!("{name} {what}"));
-    let said: Vec<String> = said.collect();
-    if said.is_empty() {
+    let described: Vec<String> = described.collect();
+    if described.is_empty() {
         "it is gone".into()
     } else {
-        said.join("; ")
+        described.join("; ")
     }
 }
 
 /// `do_epoll_wait` for `[<0>] do_epoll_wait+0x5c/0x90`.
-fn frame(line: &str) -> String {
+fn frame_name(line: &str) -> String {
     let name = line.split_once("] ").map_or(line, |(_, name)| name);
     name.split('+').next().unwrap_or(name).to_owned()
 }
@@ -81,11 +85,11 @@ mod tests {
             .arg("60")
             .spawn()
             .unwrap();
-        let seen = describe(sleeper.id());
+        let seen = describe_process(sleeper.id());
         assert!(seen.starts_with("state "), "{seen}");
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        assert_eq!(describe(u32::MAX), "it is gone");
-        assert_eq!(frame("[<0>] do_epoll_wait+0x5c/0x90"), "do_epoll_wait");
+        assert_eq!(describe_process(u32::MAX), "it is gone");
+        assert_eq!(frame_name("[<0>] do_epoll_wait+0x5c/0x90"), "do_epoll_wait");
     }
 }

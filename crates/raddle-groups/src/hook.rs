@@ -12,23 +12,23 @@ use raddle_runner::{ExecRequest, ExecResult, Runner, RunnerEvent, RunnerLost, Ru
 use super::GroupProcessError;
 
 /// Time between SIGTERM and SIGKILL after a timeout.
-const OVERTIME: Duration = Duration::from_millis(100);
+const STOP_GRACE: Duration = Duration::from_millis(100);
 
-/// A hook. `of` is the manager of the process.
+/// A hook. `manager` is the manager of the process.
 pub(super) struct Hook<'a> {
     pub(super) name: &'static str,
     pub(super) argv: &'a [String],
-    pub(super) of: Tid,
+    pub(super) manager: Tid,
     /// Its timeout. `None`: no limit.
-    pub(super) within: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
 }
 
 impl Hook<'_> {
-    /// Runs the hook to its end, or until `never_mind` finishes, and returns the output of that. In
+    /// Runs the hook to its end, or until `cancel` finishes, and returns the output of that. In
     /// either case no process of the hook is left.
     pub(super) async fn run<T>(
         &self,
-        never_mind: impl Future<Output = T>,
+        cancel: impl Future<Output = T>,
     ) -> Result<Option<T>, GroupProcessError> {
         if self.argv.is_empty() {
             return Ok(None);
@@ -40,27 +40,27 @@ impl Hook<'_> {
         let mut runner = Runner::spawn(&options).await?;
         let ended = tokio::select! {
             biased;
-            minded = never_mind => Ok(Some(minded)),
-            done = self.attend(&mut runner) => done.map_err(|gone| self.failed(gone.to_string())).and_then(|done| self.judge(&done)),
+            cancelled = cancel => Ok(Some(cancelled)),
+            done = self.run_command(&mut runner) => done.map_err(|lost| self.failed(lost.to_string())).and_then(|done| self.check_result(&done)),
         };
         runner.close().await;
         ended
     }
 
-    async fn attend(&self, runner: &mut Runner) -> Result<Box<ExecResult>, RunnerLost> {
+    async fn run_command(&self, runner: &mut Runner) -> Result<Box<ExecResult>, RunnerLost> {
         let request = ExecRequest {
-            timeout: self.within,
-            grace: OVERTIME,
-            timeout_grace: OVERTIME,
-            ..ExecRequest::command(self.of, self.name, self.argv)
+            timeout: self.timeout,
+            grace: STOP_GRACE,
+            timeout_grace: STOP_GRACE,
+            ..ExecRequest::command(self.manager, self.name, self.argv)
         };
         runner.start(&request).await?;
         loop {
             match runner.next().await? {
-                RunnerEvent::Output { bytes, .. } => tell(&bytes),
+                RunnerEvent::Output { bytes, .. } => write_stderr(&bytes),
                 RunnerEvent::Done(done) => {
-                    tell(&done.stdout);
-                    tell(&done.stderr);
+                    write_stderr(&done.stdout);
+                    write_stderr(&done.stderr);
                     return Ok(done);
                 }
                 _ => {}
@@ -68,12 +68,12 @@ impl Hook<'_> {
         }
     }
 
-    fn judge<T>(&self, done: &ExecResult) -> Result<Option<T>, GroupProcessError> {
+    fn check_result<T>(&self, done: &ExecResult) -> Result<Option<T>, GroupProcessError> {
         match &done.exit {
             exit if exit.is_success() => Ok(None),
             ExitStatus::Timeout => Err(self.failed(format!(
                 "timed out after {:?}, and was killed",
-                self.within.unwrap_or_default()
+                self.timeout.unwrap_or_default()
             ))),
             exit => Err(self.failed(format!("failed: {exit}"))),
         }
@@ -88,7 +88,7 @@ impl Hook<'_> {
 }
 
 /// Forwards output to stderr, which is the log of the process. Its stdout is for the manager.
-fn tell(bytes: &[u8]) {
+fn write_stderr(bytes: &[u8]) {
     // Stderr may be closed.
     let _ = io::stderr().write_all(bytes);
 }

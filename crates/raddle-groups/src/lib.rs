@@ -53,14 +53,15 @@ mod trigger;
 mod view;
 
 pub use check::GroupConfigError;
-pub use desired_state::{DesiredState, standings};
-pub use file::{GroupFileError, read};
-pub use group_process::{GroupProcess, GroupProcessError, KILLED};
+pub use desired_state::{DesiredState, desired_states};
+pub use file::{GroupFileError, parse};
+pub use group_process::{EXIT_KILLED, GroupProcess, GroupProcessError};
 pub use lifecycle::{
     Builder, GroupEnd, GroupHandle, GroupSnapshot, Manager, ManagerError, Options,
 };
-pub use offers::unoffered_routine;
+pub use offers::find_unoffered_routine;
 pub use process::{GroupWorker, OnError, Process, ReconnectPolicy, Trigger};
 pub use view::{
-    ForgottenWorker, GroupChangeError, GroupManagerRef, GroupWorkerView, forget, list, scale, turn,
+    ForgottenWorker, GroupChangeError, GroupManagerRef, GroupWorkerView, forget, list, scale,
+    set_worker_on,
 };

@@ -21,7 +21,7 @@ use super::{
     check::{check, check_streams},
     desired_state::{check_slugs, declare},
     invocation::is_shared,
-    offers::unoffered_routine,
+    offers::find_unoffered_routine,
     service::GroupService,
     trigger,
 };
@@ -51,7 +51,7 @@ pub struct Options {
     /// The program of its processes, which must understand `worker start`.
     pub program: ProcessTemplate,
     /// Further arguments.
-    pub words: Vec<OsString>,
+    pub extra_args: Vec<OsString>,
     /// Length of its lease.
     pub lease: Duration,
     /// Whether SIGTERM and SIGINT to this process are stop requests.
@@ -62,8 +62,8 @@ pub struct Options {
 pub struct Manager {
     broker: Arc<dyn Broker>,
     options: Options,
-    line: Registration,
-    shown: watch::Sender<GroupSnapshot>,
+    registration: Registration,
+    snapshot_tx: watch::Sender<GroupSnapshot>,
 }
 
 /// Builds a manager.
@@ -110,7 +110,7 @@ pub struct GroupEnd {
 pub enum ManagerError {
     /// Its groups are invalid.
     #[error(transparent)]
-    Mistake(#[from] GroupConfigError),
+    InvalidConfig(#[from] GroupConfigError),
     /// The broker failed.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
@@ -182,14 +182,14 @@ impl Options {
             args: vec!["raddle".into()],
             env: Vec::new(),
         };
-        let (name, words) = (kind::GROUP.into(), Vec::new());
+        let (name, extra_args) = (kind::GROUP.into(), Vec::new());
         Self {
             name,
             processes,
             file: None,
             url,
             program,
-            words,
+            extra_args,
             lease: LEASE,
             signals: false,
         }
@@ -232,41 +232,42 @@ impl Manager {
         }
         check_streams(&options.processes, &options.url)?;
         if options.program.program == Path::new(PROGRAM)
-            && let Some(mistake) = unoffered_routine(&options.processes, &broker.workers().await?)
+            && let Some(error) =
+                find_unoffered_routine(&options.processes, &broker.workers().await?)
         {
-            return Err(mistake.into());
+            return Err(error.into());
         }
-        check_alone(&*broker, &options, None).await?;
+        check_no_other_manager(&*broker, &options, None).await?;
         wait_for_space(ManagerError::is_out_of_space, || {
-            announce(&*broker, &options, None)
+            declare_all(&*broker, &options, None)
         })
         .await?;
-        let line = Registration::register(&broker, options.info(), options.lease).await?;
-        let confirm = || confirm(&*broker, &options, line.tid);
+        let registration = Registration::register(&broker, options.info(), options.lease).await?;
+        let confirm = || declare_registered(&*broker, &options, registration.tid);
         if let Err(error) = wait_for_space(ManagerError::is_out_of_space, confirm).await {
-            deregister(&broker, line.tid, Some(error.to_string())).await;
+            deregister(&broker, registration.tid, Some(error.to_string())).await;
             return Err(error);
         }
         if let Err(error) = log_outdated(&*broker, &options.processes).await {
             tracing::warn!(%error, "waiting tasks could not be checked against the file");
         }
-        let shown = watch::Sender::new(GroupSnapshot::default());
+        let snapshot_tx = watch::Sender::new(GroupSnapshot::default());
         Ok(Self {
             broker,
             options,
-            line,
-            shown,
+            registration,
+            snapshot_tx,
         })
     }
 
     /// The manager's id.
     pub fn tid(&self) -> Tid {
-        self.line.tid
+        self.registration.tid
     }
 
     /// A handle to observe it, also while it runs.
     pub fn handle(&self) -> GroupHandle {
-        GroupHandle(self.shown.subscribe())
+        GroupHandle(self.snapshot_tx.subscribe())
     }
 
     /// Keeps its processes until a stop is requested, by `shutdown` or by a signal, see
@@ -276,8 +277,8 @@ impl Manager {
         let Self {
             broker,
             options,
-            line,
-            shown,
+            registration,
+            snapshot_tx,
         } = self;
         let suspended = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
         // Ends with this manager.
@@ -287,9 +288,15 @@ impl Manager {
         }
         // Ends with this manager. Its processes fire no schedules.
         let _scheduling = scheduler::RunningScheduler::start(Arc::clone(&broker));
-        let mut service =
-            GroupService::new(&broker, options.clone(), line, suspended, shown, &shutdown);
-        let (mut failed, mut kept) = (None, None);
+        let mut service = GroupService::new(
+            &broker,
+            options.clone(),
+            registration,
+            suspended,
+            snapshot_tx,
+            &shutdown,
+        );
+        let (mut failed, mut replaced_by) = (None, None);
         let end = loop {
             match service.run().await {
                 Ok(true) => break failed.map_or(Ok(()), Err),
@@ -304,16 +311,16 @@ impl Manager {
                     )
                     .await
                     {
-                        Ok(Some(line)) => {
-                            tracing::warn!(was = %service.tid(), now = %line.tid, "the lease was lost; registered again");
-                            service.line = line;
-                            match confirm(&*broker, &options, service.tid()).await {
+                        Ok(Some(registration)) => {
+                            tracing::warn!(was = %service.tid(), now = %registration.tid, "the lease was lost; registered again");
+                            service.registration = registration;
+                            match declare_registered(&*broker, &options, service.tid()).await {
                                 Ok(()) => {}
                                 // Another manager has replaced it.
                                 Err(error @ ManagerError::Kept { .. }) => {
                                     tracing::error!(%error, "another manager has replaced this one: stopping");
-                                    kept = Some(error);
-                                    service.give_up();
+                                    replaced_by = Some(error);
+                                    service.stop();
                                 }
                                 Err(error) => {
                                     tracing::error!(%error, "its workers and triggers could not be declared again");
@@ -321,10 +328,10 @@ impl Manager {
                             }
                         }
                         // A stop was requested.
-                        Ok(None) => service.line.lost = false,
+                        Ok(None) => service.registration.lost = false,
                         // Wait for the server, unless the URL sets a limit.
                         Err(error @ raddle_broker::Error::Unreachable { .. })
-                            if !gives_up(&options.url) =>
+                            if !has_give_up_limit(&options.url) =>
                         {
                             tracing::error!(%error, "the broker is unreachable: retrying");
                         }
@@ -332,7 +339,7 @@ impl Manager {
                         Err(error) => {
                             tracing::error!(%error, "cannot register again: stopping");
                             failed = Some(error);
-                            service.give_up();
+                            service.stop();
                         }
                     }
                 }
@@ -343,7 +350,7 @@ impl Manager {
         service.close().await;
         deregister(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
         end?;
-        kept.map_or(Ok(GroupEnd { started, killed }), Err)
+        replaced_by.map_or(Ok(GroupEnd { started, killed }), Err)
     }
 }
 
@@ -365,13 +372,13 @@ fn stop_on_signals(shutdown: Shutdown) -> std::io::Result<impl Future<Output = (
 }
 
 /// Whether the URL limits how long an unreachable server is waited for.
-fn gives_up(url: &BrokerUrl) -> bool {
+fn has_give_up_limit(url: &BrokerUrl) -> bool {
     url.secret()
         .is_some_and(|url| url.contains("give_up_after="))
 }
 
 /// Declares its workers and triggers. `manager` is its id, if it is registered.
-async fn announce(
+async fn declare_all(
     broker: &dyn Broker,
     options: &Options,
     manager: Option<Tid>,
@@ -391,14 +398,14 @@ async fn announce(
 /// Refuses a second manager with the same name for the same workers, which would double the
 /// processes. If two register at the same time, the first stays. `manager` is its id, if it is
 /// registered.
-async fn check_alone(
+async fn check_no_other_manager(
     broker: &dyn Broker,
     options: &Options,
     manager: Option<Tid>,
 ) -> Result<(), ManagerError> {
     let info = options.info();
     let is_itself = |entry: &WorkerEntry| entry.info.pid == info.pid && is_local(&entry.info);
-    let keeps = |entry: &&WorkerEntry| {
+    let is_other_manager = |entry: &&WorkerEntry| {
         entry.info.kind == kind::GROUP
             && entry.info.name == info.name
             && entry
@@ -410,7 +417,7 @@ async fn check_alone(
             && !is_itself(entry)
             && is_staying(entry)
     };
-    match broker.workers().await?.iter().find(keeps) {
+    match broker.workers().await?.iter().find(is_other_manager) {
         Some(other) => Err(ManagerError::Kept {
             name: info.name,
             manager: other.tid,
@@ -420,10 +427,14 @@ async fn check_alone(
 }
 
 /// Declares its workers again after registering: an operator may have forgotten them just before.
-async fn confirm(broker: &dyn Broker, options: &Options, manager: Tid) -> Result<(), ManagerError> {
-    check_alone(broker, options, Some(manager)).await?;
-    announce(broker, options, Some(manager)).await?;
-    trigger::retire(broker, &options.name, &options.processes).await
+async fn declare_registered(
+    broker: &dyn Broker,
+    options: &Options,
+    manager: Tid,
+) -> Result<(), ManagerError> {
+    check_no_other_manager(broker, options, Some(manager)).await?;
+    declare_all(broker, options, Some(manager)).await?;
+    trigger::remove_undeclared(broker, &options.name, &options.processes).await
 }
 
 impl Builder {

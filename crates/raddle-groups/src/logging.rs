@@ -3,15 +3,15 @@
 use raddle_supervisor::{ChildId, ReplicaSlot, SupervisorNotice};
 
 use super::{
-    children::{Children, is_suspect},
-    hang_report::describe,
+    children::{Children, is_hang},
+    hang_report::describe_process,
     process::Process,
 };
 use raddle_spawner::ExitKind;
 
 /// Logs a SIGKILL at the end of a stop, and what the process was doing.
 pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
-    let doing = describe(pid);
+    let doing = describe_process(pid);
     tracing::error!(
         process,
         number,
@@ -22,20 +22,23 @@ pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
 }
 
 /// Logs a notice of the supervisor. `gone` is how the last process ended.
-pub(super) fn say(
+pub(super) fn log_notice(
     notice: SupervisorNotice,
     processes: &[Process],
     children: &Children,
-    seat: impl Fn(ChildId) -> Option<ReplicaSlot>,
+    slot: impl Fn(ChildId) -> Option<ReplicaSlot>,
     gone: Option<(u32, ExitKind)>,
 ) {
-    let name = |seat: ReplicaSlot| (processes[seat.group.0].name.as_str(), seat.number + 1);
-    let of = |child| seat(child).map_or(("", 0), name);
+    let name = |slot: ReplicaSlot| (processes[slot.group.0].name.as_str(), slot.number + 1);
+    let describe_child = |child| slot(child).map_or(("", 0), name);
     let (was, how) = gone.map_or((0, String::new()), |(pid, gone)| (pid, gone.to_string()));
     match notice {
-        SupervisorNotice::Stopping(child, why) if is_suspect(why) => {
-            let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
-            let doing = describe(pid);
+        SupervisorNotice::Stopping(child, why) if is_hang(why) => {
+            let ((process, number), pid) = (
+                describe_child(child),
+                children.pid(child).unwrap_or_default(),
+            );
+            let doing = describe_process(pid);
             tracing::error!(
                 process,
                 number,
@@ -45,7 +48,10 @@ pub(super) fn say(
             );
         }
         SupervisorNotice::Stopping(child, why) => {
-            let ((process, number), pid) = (of(child), children.pid_of(child).unwrap_or_default());
+            let ((process, number), pid) = (
+                describe_child(child),
+                children.pid(child).unwrap_or_default(),
+            );
             tracing::info!(process, number, pid, "a process is stopped: {why}");
         }
         SupervisorNotice::Replaced(_) => {
@@ -75,8 +81,8 @@ pub(super) fn say(
                 "processes exit right after their start (the last one {how}): the next start is in {pause} s; their messages are above"
             );
         }
-        SupervisorNotice::Recovered(seat) => {
-            let (process, number) = name(seat);
+        SupervisorNotice::Recovered(slot) => {
+            let (process, number) = name(slot);
             tracing::warn!(process, number, "processes stay up again");
         }
         _ => {}

@@ -8,7 +8,7 @@ use raddle_model::routine::Routines;
 
 /// The error of the first worker whose routine no program offers: neither this program, which the
 /// processes run, nor one of these workers that serves its queue.
-pub fn unoffered_routine(
+pub fn find_unoffered_routine(
     processes: &[Process],
     workers: &[WorkerEntry],
 ) -> Option<GroupConfigError> {

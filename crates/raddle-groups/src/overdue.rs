@@ -12,19 +12,24 @@ use tokio::time::timeout;
 /// delays its replacement, and only while the broker is slow. Too short a wait costs more: the
 /// tasks would be reclaimed and run again. But a stop must end before its requester loses patience,
 /// see `MARGIN` in `service_manager.rs`.
-const WITHIN: Duration = Duration::from_secs(1);
+const WRITE_WAIT: Duration = Duration::from_secs(1);
 /// How long the write is tried. After that the tasks are reclaimed, as from any dead worker.
-const GIVEN_UP: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Times out these tasks of a worker that is about to be killed, the process `pid`. This happens
 /// before the kill: after it other workers could reclaim the tasks. The attempts are killed before
 /// their end is written, because the next attempt may start at once. The worker itself is not
 /// stopped: it could hold a lock that the broker needs for the write.
-pub(super) async fn end(broker: Arc<dyn Broker>, pid: u32, worker: Tid, tasks: Vec<Tid>) {
+pub(super) async fn time_out_and_kill(
+    broker: Arc<dyn Broker>,
+    pid: u32,
+    worker: Tid,
+    tasks: Vec<Tid>,
+) {
     // It does not panic.
     let _ = tokio::task::spawn_blocking(move || raddle_runner::kill_attempts_of_worker(pid)).await;
     let writing = tokio::spawn(async move {
-        match timeout(GIVEN_UP, time_out(&*broker, worker, &tasks)).await {
+        match timeout(WRITE_TIMEOUT, time_out(&*broker, worker, &tasks)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(%worker, %error, "overdue tasks of a hanging process will be reclaimed: they could not be timed out")
@@ -35,7 +40,7 @@ pub(super) async fn end(broker: Arc<dyn Broker>, pid: u32, worker: Tid, tasks: V
         }
     });
     // A later write is refused as stale, at worst.
-    let _ = timeout(WITHIN, writing).await;
+    let _ = timeout(WRITE_WAIT, writing).await;
     // Before the worker: its death would resume stopped runners. Their own results are refused by
     // now.
     raddle_runner::kill_runners_of_worker(pid);

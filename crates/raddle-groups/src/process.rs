@@ -138,7 +138,7 @@ pub struct Trigger {
 }
 
 /// Default number of attempts.
-const ATTEMPTS: u32 = 3;
+const DEFAULT_ATTEMPTS: u32 = 3;
 /// Metadata keys of an event's task: the source queue and the message id.
 const SOURCE: &str = "source";
 const MESSAGE: &str = "message";
@@ -223,7 +223,7 @@ impl Process {
     }
 
     /// The longest timeout of its workers.
-    pub fn longest(&self) -> Duration {
+    pub fn longest_timeout(&self) -> Duration {
         self.workers
             .iter()
             .map(|worker| worker.execution_timeout.0)
@@ -232,9 +232,9 @@ impl Process {
     }
 
     /// How its processes are stopped.
-    pub(super) fn stop(&self) -> StopPolicy {
+    pub(super) fn stop_policy(&self) -> StopPolicy {
         StopPolicy {
-            drain: Some(self.longest()),
+            drain: Some(self.longest_timeout()),
             grace: self.shutdown_timeout.0,
         }
     }
@@ -247,7 +247,7 @@ impl Process {
             replicas: self.replicas as usize,
             on: true,
             restart: self.restart,
-            stop: self.stop(),
+            stop: self.stop_policy(),
             start_timeout: Some(self.start_timeout.0),
             hang_timeout: Some(self.hang_timeout.0),
             recycle: RecyclePolicy {
@@ -343,7 +343,7 @@ impl GroupWorker {
             OnError::Retry => (
                 ReservedPolicy::Keep,
                 self.retry.clone().unwrap_or(RetryPolicy {
-                    attempts: ATTEMPTS,
+                    attempts: DEFAULT_ATTEMPTS,
                     ..RetryPolicy::default()
                 }),
             ),
@@ -451,7 +451,7 @@ mod tests {
             ),
             (Some("hello"), Some("q"))
         );
-        let of = |body| {
+        let event = |body| {
             with_message(
                 GroupWorker::routine("a", "f").event().unwrap(),
                 "q",
@@ -459,10 +459,10 @@ mod tests {
                 body,
             )
         };
-        assert_eq!(of(r#"{"x": 1}"#).kwargs["x"], 1);
-        assert_eq!(of("[1, 2]").args, [Value::from(1), Value::from(2)]);
+        assert_eq!(event(r#"{"x": 1}"#).kwargs["x"], 1);
+        assert_eq!(event("[1, 2]").args, [Value::from(1), Value::from(2)]);
         assert_eq!(
-            (of("3").args, of("three").args),
+            (event("3").args, event("three").args),
             (vec![Value::from(3)], vec![Value::from("three")])
         );
     }

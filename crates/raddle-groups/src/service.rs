@@ -24,13 +24,13 @@ use tokio::{
 
 use super::{
     GroupSnapshot, Options, Process,
-    children::{Children, word},
-    desired_state::{DesiredState, DesiredStates, follow},
-    group_process::KILLED,
-    invocation::{mark_every, template},
-    logging::{log_kill, say},
+    children::{Children, stage_command},
+    desired_state::{DesiredState, DesiredStates, follow_desired_states},
+    group_process::EXIT_KILLED,
+    invocation::{build_template, heartbeat_interval},
+    logging::{log_kill, log_notice},
     overdue,
-    source_consumer::{pump, stream_of, transfer_stream},
+    source_consumer::{consume_source, stream_of, transfer_stream},
 };
 use raddle_spawner::{ExitKind, WorkerEvent};
 use raddle_worker::{
@@ -43,15 +43,15 @@ use raddle_worker::{
 };
 
 /// How often to read the memory of processes, if a limit is set.
-const RSS_EVERY: Duration = Duration::from_secs(2);
+const RSS_INTERVAL: Duration = Duration::from_secs(2);
 /// How often to remove expired records.
-const PURGE_EVERY: Duration = Duration::from_secs(60);
+const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) struct GroupService {
     options: Options,
     core: Supervisor,
     children: Children,
-    pub(super) line: Registration,
+    pub(super) registration: Registration,
     /// The workers of each process that are turned off.
     off: Vec<BTreeSet<String>>,
     /// Whether the desired state was read.
@@ -65,42 +65,42 @@ pub(super) struct GroupService {
     wanted: watch::Receiver<DesiredStates>,
     /// Follows the desired state, and consumes each source. Ends with this.
     tasks: JoinSet<()>,
-    asked: watch::Receiver<u32>,
-    heeded: u32,
+    stop_requests: watch::Receiver<u32>,
+    stop_requests_applied: u32,
     suspended: Signal,
     /// How often to read progress pages, and when next.
-    look_every: Duration,
-    look_at: Duration,
+    read_interval: Duration,
+    read_at: Duration,
     rss_at: Duration,
     purge_at: Duration,
     started: u64,
     /// Processes that needed a SIGKILL in the stop of this manager, for themselves or for their
     /// attempts.
     killed: u64,
-    errands: CommandJobs,
-    _haste: ShutdownDeadline,
-    shown: watch::Sender<GroupSnapshot>,
-    began: Instant,
+    jobs: CommandJobs,
+    _deadline: ShutdownDeadline,
+    snapshot_tx: watch::Sender<GroupSnapshot>,
+    started_at: Instant,
     title: String,
 }
 
 enum GroupEvent {
-    News(ChildId, WorkerEvent),
+    Process(ChildId, WorkerEvent),
     Suspensions,
-    Word(ControlDelivery),
-    Asked(u32),
-    Wanted,
+    Command(ControlDelivery),
+    StopRequested(u32),
+    DesiredStateChanged,
     LeaseLost,
-    Time,
+    TimerFired,
 }
 
 impl GroupService {
     pub(super) fn new(
         broker: &Arc<dyn Broker>,
         options: Options,
-        line: Registration,
+        registration: Registration,
         suspended: Signal,
-        shown: watch::Sender<GroupSnapshot>,
+        snapshot_tx: watch::Sender<GroupSnapshot>,
         shutdown: &Shutdown,
     ) -> Self {
         let names: Vec<&str> = options
@@ -120,20 +120,20 @@ impl GroupService {
                 .map(|worker| worker.slug.clone())
                 .collect()
         };
-        let haste = ShutdownDeadline::new();
-        let (tell, wanted) = watch::channel(DesiredStates::default());
+        let deadline = ShutdownDeadline::new();
+        let (states, wanted) = watch::channel(DesiredStates::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(follow(Arc::clone(broker), tell));
+        tasks.spawn(follow_desired_states(Arc::clone(broker), states));
         let every = options
             .processes
             .iter()
-            .map(|process| mark_every(process).0)
+            .map(|process| heartbeat_interval(process).0)
             .min()
             .unwrap_or_default();
         Self {
             core,
             children: Children::new(),
-            line,
+            registration,
             off: options.processes.iter().map(slugs).collect(),
             is_known: false,
             returns: 0,
@@ -141,26 +141,26 @@ impl GroupService {
             broker: Arc::clone(broker),
             wanted,
             tasks,
-            asked: shutdown.subscribe(),
-            heeded: 0,
+            stop_requests: shutdown.subscribe(),
+            stop_requests_applied: 0,
             suspended,
-            look_every: every.max(Duration::from_millis(20)),
-            look_at: Duration::ZERO,
+            read_interval: every.max(Duration::from_millis(20)),
+            read_at: Duration::ZERO,
             rss_at: Duration::ZERO,
-            purge_at: PURGE_EVERY,
+            purge_at: PURGE_INTERVAL,
             started: 0,
             killed: 0,
-            errands: CommandJobs::start(Arc::clone(broker), haste.watch()),
-            _haste: haste,
-            shown,
-            began: Instant::now(),
+            jobs: CommandJobs::start(Arc::clone(broker), deadline.watch()),
+            _deadline: deadline,
+            snapshot_tx,
+            started_at: Instant::now(),
             title: String::new(),
             options,
         }
     }
 
     pub(super) fn tid(&self) -> Tid {
-        self.line.tid
+        self.registration.tid
     }
 
     pub(super) fn started(&self) -> u64 {
@@ -174,20 +174,20 @@ impl GroupService {
     /// Runs until all processes have ended after a stop (returns `true`), or until the lease is
     /// lost (returns `false`).
     pub(super) async fn run(&mut self) -> Result<bool> {
-        let mut heard = GroupEvent::Asked(*self.asked.borrow_and_update());
+        let mut event = GroupEvent::StopRequested(*self.stop_requests.borrow_and_update());
         loop {
             // The manager itself was suspended or had no lease, so missing heartbeats do not mean
             // that processes hang.
-            if self.now() > self.look_at + self.look_every {
-                self.children.spare();
-                self.act(SupervisorEvent::Stalled, None);
+            if self.now() > self.read_at + self.read_interval {
+                self.children.extend_deadlines();
+                self.handle_supervisor_event(SupervisorEvent::Stalled, None);
             }
-            self.heed(heard);
-            if self.line.lost {
+            self.handle_event(event);
+            if self.registration.lost {
                 return Ok(false);
             }
-            self.look();
-            self.show();
+            self.read_pages_if_due();
+            self.publish_status();
             if self.core.is_over() {
                 return Ok(true);
             }
@@ -195,62 +195,62 @@ impl GroupService {
                 tracing::error!("leaving processes that the kernel does not end after SIGKILL");
                 return Ok(true);
             }
-            heard = self.next().await;
+            event = self.next_event().await;
         }
     }
 
     /// Stops without a request.
-    pub(super) fn give_up(&mut self) {
-        self.line.lost = false;
-        self.act(SupervisorEvent::Stop, None);
+    pub(super) fn stop(&mut self) {
+        self.registration.lost = false;
+        self.handle_supervisor_event(SupervisorEvent::Stop, None);
     }
 
     /// Sends the remaining replies.
     pub(super) async fn close(self) {
-        drop(self.line);
-        self.errands.close().await;
+        drop(self.registration);
+        self.jobs.close().await;
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 
-    async fn next(&mut self) -> GroupEvent {
+    async fn next_event(&mut self) -> GroupEvent {
         let wake = self
             .core
             .wake_at(self.now())
             .into_iter()
-            .fold(self.look_at, Duration::min);
-        let time = self.began + wake;
+            .fold(self.read_at, Duration::min);
+        let time = self.started_at + wake;
         let Registration {
             commands, renewer, ..
-        } = &mut self.line;
+        } = &mut self.registration;
         tokio::select! {
-            (id, news) = self.children.next() => GroupEvent::News(id, news),
+            (id, event) = self.children.next_event() => GroupEvent::Process(id, event),
             Some(()) = self.suspended.recv() => GroupEvent::Suspensions,
-            Some(word) = commands.recv() => GroupEvent::Word(word),
-            Ok(()) = self.asked.changed() => GroupEvent::Asked(*self.asked.borrow_and_update()),
-            Ok(()) = self.wanted.changed() => GroupEvent::Wanted,
+            Some(command) = commands.recv() => GroupEvent::Command(command),
+            Ok(()) = self.stop_requests.changed() => GroupEvent::StopRequested(*self.stop_requests.borrow_and_update()),
+            Ok(()) = self.wanted.changed() => GroupEvent::DesiredStateChanged,
             _ = renewer.lost() => GroupEvent::LeaseLost,
-            () = sleep_until(time) => GroupEvent::Time,
+            () = sleep_until(time) => GroupEvent::TimerFired,
         }
     }
 
     // -- events
 
-    fn heed(&mut self, heard: GroupEvent) {
-        match heard {
-            GroupEvent::News(id, WorkerEvent::Ready(tid)) => {
+    fn handle_event(&mut self, event: GroupEvent) {
+        match event {
+            GroupEvent::Process(id, WorkerEvent::Ready(tid)) => {
                 // A PAUSE or RESUME during its start has reached only the other processes.
-                if self.children.began_paused(id) != self.paused {
-                    self.hold([tid]);
+                if self.children.started_paused(id) != self.paused {
+                    self.forward_pause([tid]);
                 }
-                self.act(SupervisorEvent::Ready(id), None);
+                self.handle_supervisor_event(SupervisorEvent::Ready(id), None);
             }
-            GroupEvent::News(_, WorkerEvent::TaskClaimed) => {}
-            GroupEvent::News(id, WorkerEvent::Exited(gone)) => {
+            GroupEvent::Process(_, WorkerEvent::TaskClaimed) => {}
+            GroupEvent::Process(id, WorkerEvent::Exited(gone)) => {
                 // A process that has started all its attempts exits by itself.
-                if let Some(tasks) = self.children.begun(id) {
+                if let Some(tasks) = self.children.attempts_started(id) {
                     let now = self.now();
                     self.core.note(
                         SupervisorEvent::Measured {
@@ -262,7 +262,7 @@ impl GroupService {
                     );
                 }
                 let pid = self.children.forget(id).unwrap_or_default();
-                if self.core.asked() > 0 && gone == ExitKind::Code(KILLED.into()) {
+                if self.core.asked() > 0 && gone == ExitKind::Code(EXIT_KILLED.into()) {
                     self.killed += 1;
                 }
                 let end = if gone == ExitKind::Code(0) {
@@ -270,78 +270,83 @@ impl GroupService {
                 } else {
                     ChildExit::Failure
                 };
-                self.act(SupervisorEvent::Exited(id, end), Some((pid, gone)));
+                self.handle_supervisor_event(SupervisorEvent::Exited(id, end), Some((pid, gone)));
             }
-            GroupEvent::News(id, WorkerEvent::Failed(error)) => {
+            GroupEvent::Process(id, WorkerEvent::Failed(error)) => {
                 tracing::error!(%error, "a process cannot be started");
-                self.act(SupervisorEvent::Exited(id, ChildExit::Failure), None);
+                self.handle_supervisor_event(SupervisorEvent::Exited(id, ChildExit::Failure), None);
             }
             GroupEvent::Suspensions => {
                 for event in self.children.suspensions() {
                     if let SupervisorEvent::Suspended(id) = event {
-                        let pid = self.children.pid_of(id);
+                        let pid = self.children.pid(id);
                         tracing::warn!(
                             pid,
                             "a process was suspended: it is replaced unless it is continued"
                         );
                     }
-                    self.act(event, None);
+                    self.handle_supervisor_event(event, None);
                 }
             }
-            GroupEvent::Word(ControlDelivery { tid, body }) => match body.parse::<ControlMessage>()
+            GroupEvent::Command(ControlDelivery { tid, body }) => match body
+                .parse::<ControlMessage>()
             {
-                Ok(message) if tid == self.line.tid => self.apply_command(&message),
-                Ok(message) => self.errands.push(CommandJob::Forward { tid, message }),
+                Ok(message) if tid == self.registration.tid => self.apply_command(&message),
+                Ok(message) => self.jobs.push(CommandJob::Forward { tid, message }),
                 Err(error) => tracing::warn!(%tid, %error, "skipped a malformed control command"),
             },
-            GroupEvent::Asked(times) => {
-                for _ in self.heeded..times {
-                    self.act(SupervisorEvent::Stop, None);
+            GroupEvent::StopRequested(times) => {
+                for _ in self.stop_requests_applied..times {
+                    self.handle_supervisor_event(SupervisorEvent::Stop, None);
                 }
-                self.heeded = times;
-                self.act(SupervisorEvent::Time, None);
+                self.stop_requests_applied = times;
+                self.handle_supervisor_event(SupervisorEvent::Time, None);
             }
-            GroupEvent::Wanted => self.want(),
-            GroupEvent::LeaseLost => self.line.lost = true,
-            GroupEvent::Time => self.act(SupervisorEvent::Time, None),
+            GroupEvent::DesiredStateChanged => self.apply_desired_state(),
+            GroupEvent::LeaseLost => self.registration.lost = true,
+            GroupEvent::TimerFired => self.handle_supervisor_event(SupervisorEvent::Time, None),
         }
     }
 
     fn apply_command(&mut self, message: &ControlMessage) {
         match message.command {
             // A repeated STOP only asks for the status again.
-            ControlCommand::Stop if self.core.asked() == 0 => self.act(SupervisorEvent::Stop, None),
-            ControlCommand::Kill => (0..3).for_each(|_| self.act(SupervisorEvent::Stop, None)),
+            ControlCommand::Stop if self.core.asked() == 0 => {
+                self.handle_supervisor_event(SupervisorEvent::Stop, None)
+            }
+            ControlCommand::Kill => {
+                (0..3).for_each(|_| self.handle_supervisor_event(SupervisorEvent::Stop, None))
+            }
             ControlCommand::Pause | ControlCommand::Resume => {
                 self.paused = message.command == ControlCommand::Pause;
-                self.hold(self.children.tids());
+                self.forward_pause(self.children.tids());
             }
             _ => {}
         }
         let reply = message.reply("ok", self.status());
-        self.errands.push(CommandJob::Reply {
-            tid: self.line.tid,
+        self.jobs.push(CommandJob::Reply {
+            tid: self.registration.tid,
             reply,
         });
     }
 
     /// Pauses or resumes processes. Their replies are ignored: the manager replies for all of them.
-    fn hold(&self, whom: impl IntoIterator<Item = Tid>) {
-        let word = if self.paused {
+    fn forward_pause(&self, targets: impl IntoIterator<Item = Tid>) {
+        let command = if self.paused {
             ControlCommand::Pause
         } else {
             ControlCommand::Resume
         };
-        for tid in whom {
-            self.errands.push(CommandJob::Forward {
+        for tid in targets {
+            self.jobs.push(CommandJob::Forward {
                 tid,
-                message: ControlMessage::new(word),
+                message: ControlMessage::new(command),
             });
         }
     }
 
     /// Applies the desired state.
-    fn want(&mut self) {
+    fn apply_desired_state(&mut self) {
         let wanted = self.wanted.borrow_and_update().clone();
         let is_first = !std::mem::replace(&mut self.is_known, true);
         let mut events = Vec::new();
@@ -351,7 +356,7 @@ impl GroupService {
         }
         for (number, process) in self.options.processes.iter().enumerate() {
             let group = GroupId(number);
-            let is_off = |slug: &str| wanted.get(slug).is_some_and(|standing| !standing.on);
+            let is_off = |slug: &str| wanted.get(slug).is_some_and(|state| !state.on);
             let off: BTreeSet<String> = process
                 .workers
                 .iter()
@@ -388,55 +393,55 @@ impl GroupService {
                         .spawn(transfer_stream(self.options.url.clone(), source.clone()));
                 }
                 self.tasks
-                    .spawn(pump(Arc::clone(&self.broker), source.clone()));
+                    .spawn(consume_source(Arc::clone(&self.broker), source.clone()));
             }
         }
         for event in events {
             let now = self.now();
             self.core.note(event, now);
         }
-        self.act(SupervisorEvent::Time, None);
+        self.handle_supervisor_event(SupervisorEvent::Time, None);
     }
 
     /// Passes an event to the supervisor and carries out its effects. `gone` is the process that
     /// has just ended.
-    fn act(&mut self, event: SupervisorEvent, gone: Option<(u32, ExitKind)>) {
+    fn handle_supervisor_event(&mut self, event: SupervisorEvent, gone: Option<(u32, ExitKind)>) {
         let now = self.now();
         let effects = self.core.on(event, now);
-        self.carry_out(effects, gone);
+        self.apply_effects(effects, gone);
     }
 
-    fn carry_out(&mut self, effects: Vec<SupervisorEffect>, gone: Option<(u32, ExitKind)>) {
+    fn apply_effects(&mut self, effects: Vec<SupervisorEffect>, gone: Option<(u32, ExitKind)>) {
         let mut failed = Vec::new();
         for effect in effects {
             match effect {
-                SupervisorEffect::Start(id, seat) => {
+                SupervisorEffect::Start(id, slot) => {
                     self.started += 1;
-                    if let Err(error) = self.start(id, seat) {
-                        tracing::error!(process = self.options.processes[seat.group.0].name, %error, "a process cannot be started");
+                    if let Err(error) = self.start(id, slot) {
+                        tracing::error!(process = self.options.processes[slot.group.0].name, %error, "a process cannot be started");
                         failed.push(id);
                     }
                 }
                 SupervisorEffect::SetStopStage(id, stage) => {
                     if stage == StopStage::Killing {
-                        self.note_kill(id);
+                        self.record_kill(id);
                     }
-                    self.tell(id, stage);
+                    self.send_stage(id, stage);
                 }
                 SupervisorEffect::Notify(notice) => {
-                    let seat = |child| self.core.seat_of(child);
-                    say(notice, &self.options.processes, &self.children, seat, gone);
+                    let slot = |child| self.core.seat_of(child);
+                    log_notice(notice, &self.options.processes, &self.children, slot, gone);
                 }
             }
         }
         for id in failed {
-            self.act(SupervisorEvent::Exited(id, ChildExit::Failure), None);
+            self.handle_supervisor_event(SupervisorEvent::Exited(id, ChildExit::Failure), None);
         }
     }
 
     /// Logs the kill of a process that did not end when it was stopped. A hanging one is already
     /// logged.
-    fn note_kill(&mut self, id: ChildId) {
+    fn record_kill(&mut self, id: ChildId) {
         if matches!(self.core.why_of(id), Some(StopReason::Hung(_))) {
             return;
         }
@@ -444,30 +449,31 @@ impl GroupService {
             self.killed += 1;
         }
         if let (Some(ReplicaSlot { group, number }), Some(pid)) =
-            (self.core.seat_of(id), self.children.pid_of(id))
+            (self.core.seat_of(id), self.children.pid(id))
         {
             log_kill(&self.options.processes[group.0].name, number + 1, pid);
         }
     }
 
-    fn tell(&self, id: ChildId, stage: StopStage) {
-        match (word(stage), stage, self.children.overdue(id)) {
-            (Some(word), StopStage::Killing, Some((pid, worker, tasks))) => {
-                let ending = overdue::end(Arc::clone(&self.broker), pid, worker, tasks);
-                self.children.tell_after(id, ending, word);
+    fn send_stage(&self, id: ChildId, stage: StopStage) {
+        match (stage_command(stage), stage, self.children.overdue_tasks(id)) {
+            (Some(command), StopStage::Killing, Some((pid, worker, tasks))) => {
+                let ending =
+                    overdue::time_out_and_kill(Arc::clone(&self.broker), pid, worker, tasks);
+                self.children.send_after(id, ending, command);
             }
-            (Some(word), ..) => self.children.tell(id, word),
+            (Some(command), ..) => self.children.send(id, command),
             (None, ..) => {}
         }
     }
 
-    fn start(&mut self, id: ChildId, seat: ReplicaSlot) -> std::io::Result<()> {
-        let process = &self.options.processes[seat.group.0];
-        let template = template(
+    fn start(&mut self, id: ChildId, slot: ReplicaSlot) -> std::io::Result<()> {
+        let process = &self.options.processes[slot.group.0];
+        let template = build_template(
             &self.options,
-            self.line.tid,
+            self.registration.tid,
             process,
-            &self.off[seat.group.0],
+            &self.off[slot.group.0],
             self.paused,
         );
         self.children.start(
@@ -475,16 +481,16 @@ impl GroupService {
             &template,
             self.paused,
             process.concurrency as usize,
-            process.stop(),
+            process.stop_policy(),
         )
     }
 
     // -- progress pages
 
     /// Reads the progress pages when it is time.
-    fn look(&mut self) {
+    fn read_pages_if_due(&mut self) {
         let now = self.now();
-        if now < self.look_at {
+        if now < self.read_at {
             return;
         }
         let watches_rss = || {
@@ -495,18 +501,20 @@ impl GroupService {
         };
         let with_rss = now >= self.rss_at && watches_rss();
         if with_rss {
-            self.rss_at = now + RSS_EVERY;
+            self.rss_at = now + RSS_INTERVAL;
         }
         if now >= self.purge_at {
-            self.purge_at = now + PURGE_EVERY;
-            self.errands.push(CommandJob::Purge);
+            self.purge_at = now + PURGE_INTERVAL;
+            self.jobs.push(CommandJob::Purge);
         }
-        let (overdue, next) = self.children.look(&mut self.core, now, with_rss);
-        self.look_at = next.into_iter().fold(now + self.look_every, Duration::min);
+        let (overdue, next) = self.children.read_pages(&mut self.core, now, with_rss);
+        self.read_at = next
+            .into_iter()
+            .fold(now + self.read_interval, Duration::min);
         for event in overdue {
-            self.act(event, None);
+            self.handle_supervisor_event(event, None);
         }
-        self.act(SupervisorEvent::Time, None);
+        self.handle_supervisor_event(SupervisorEvent::Time, None);
     }
 
     // -- status
@@ -514,7 +522,7 @@ impl GroupService {
     fn status(&self) -> &'static str {
         match self.core.asked() {
             0 if self.paused => "paused",
-            0 if self.censuses().any(|census| census.backing_off > 0) => "braking",
+            0 if self.group_counts().any(|census| census.backing_off > 0) => "braking",
             0 if self.is_up() => "listening",
             0 => "starting",
             1 => "draining",
@@ -526,14 +534,14 @@ impl GroupService {
     fn is_up(&self) -> bool {
         let is_whole =
             |census: GroupCounts| census.ready == census.wanted && census.backing_off == 0;
-        self.is_known && self.core.asked() == 0 && self.censuses().all(is_whole)
+        self.is_known && self.core.asked() == 0 && self.group_counts().all(is_whole)
     }
 
-    fn censuses(&self) -> impl Iterator<Item = GroupCounts> {
+    fn group_counts(&self) -> impl Iterator<Item = GroupCounts> {
         (0..self.options.processes.len()).map(|group| self.core.census(GroupId(group)))
     }
 
-    fn show(&mut self) {
+    fn publish_status(&mut self) {
         let status = self.status();
         let groups: BTreeMap<String, _> = self
             .options
@@ -548,12 +556,12 @@ impl GroupService {
             status,
             is_up: self.is_up(),
         };
-        self.shown.send_if_modified(|shown| {
-            let has_changed = *shown != snapshot;
-            *shown = snapshot;
+        self.snapshot_tx.send_if_modified(|current| {
+            let has_changed = *current != snapshot;
+            *current = snapshot;
             has_changed
         });
-        let stats = &self.line.stats;
+        let stats = &self.registration.stats;
         stats.spawned.store(self.started, Ordering::Relaxed);
         stats.set_status(match status {
             "paused" => WorkerStatus::Paused,
@@ -561,7 +569,7 @@ impl GroupService {
             "draining" | "stopping" => WorkerStatus::Draining,
             _ => WorkerStatus::Active,
         });
-        let title = title::format(self.line.tid, &self.options.name, status);
+        let title = title::format(self.registration.tid, &self.options.name, status);
         if self.title != title {
             raddle_runner::title::set(&title);
             self.title = title;

@@ -26,124 +26,124 @@ pub struct UpService {
     /// Its name.
     pub name: String,
     /// Its stop timeout. `None`: unlimited.
-    pub stops_within: Option<Duration>,
+    pub stop_timeout: Option<Duration>,
     /// Whether the file sets it. Otherwise it is the default.
-    pub is_said: bool,
+    pub is_explicit: bool,
 }
 
 /// How long a stop may take: the longest `execution_timeout` plus `shutdown_timeout` of a process,
 /// plus two seconds.
 pub fn stop_grace_period(processes: &[Process]) -> Duration {
-    let of_process = |process: &Process| process.longest() + process.shutdown_timeout.0;
+    let of_process = |process: &Process| process.longest_timeout() + process.shutdown_timeout.0;
     processes.iter().map(of_process).max().unwrap_or_default() + MARGIN
 }
 
 /// The services of a compose file that run `raddle up`.
-pub fn compose(text: &str) -> Vec<UpService> {
+pub fn parse_compose(text: &str) -> Vec<UpService> {
     let lines = || {
         text.lines()
-            .map(without_comment)
+            .map(strip_comment)
             .filter(|line| !line.trim().is_empty())
     };
     let mut inside = false;
-    let (mut found, mut service): (Vec<UpService>, Option<SystemdService>) = (Vec::new(), None);
+    let (mut found, mut service): (Vec<UpService>, Option<ComposeService>) = (Vec::new(), None);
     let mut depth = None;
     for line in lines().chain(["end:"]) {
         let indent = line.len() - line.trim_start().len();
         if indent == 0 {
-            found.extend(service.take().and_then(SystemdService::runs));
+            found.extend(service.take().and_then(ComposeService::finish));
             inside = line.trim() == "services:";
             depth = None;
         } else if inside && indent <= *depth.get_or_insert(indent) {
-            found.extend(service.take().and_then(SystemdService::runs));
+            found.extend(service.take().and_then(ComposeService::finish));
             let name = line
                 .trim()
                 .trim_end_matches(':')
                 .trim_matches(['"', '\''])
                 .to_owned();
-            service = Some(SystemdService {
+            service = Some(ComposeService {
                 name,
                 is_up: false,
-                in_command: None,
-                said: None,
+                command_indent: None,
+                stop_timeout: None,
             });
         } else if let Some(service) = &mut service {
-            service.hear(line.trim(), indent);
+            service.parse_line(line.trim(), indent);
         }
     }
     found
 }
 
-struct SystemdService {
+struct ComposeService {
     name: String,
     is_up: bool,
     /// Indentation of a command key whose arguments are on separate lines.
-    in_command: Option<usize>,
-    said: Option<String>,
+    command_indent: Option<usize>,
+    stop_timeout: Option<String>,
 }
 
-impl SystemdService {
-    fn hear(&mut self, line: &str, indent: usize) {
+impl ComposeService {
+    fn parse_line(&mut self, line: &str, indent: usize) {
         if self
-            .in_command
+            .command_indent
             .is_some_and(|command| indent > command || (indent == command && line.starts_with('-')))
         {
             self.is_up |= has_up(line);
             return;
         }
-        self.in_command = None;
+        self.command_indent = None;
         let Some((key, value)) = line.split_once(':') else {
             return;
         };
         match key.trim() {
             "command" | "entrypoint" => {
                 self.is_up |= has_up(value);
-                self.in_command = Some(indent);
+                self.command_indent = Some(indent);
             }
             "stop_grace_period" => {
-                self.said = Some(value.trim().trim_matches(['"', '\'']).to_owned())
+                self.stop_timeout = Some(value.trim().trim_matches(['"', '\'']).to_owned())
             }
             _ => {}
         }
     }
 
-    fn runs(self) -> Option<UpService> {
-        let said = self
-            .said
+    fn finish(self) -> Option<UpService> {
+        let stop_timeout = self
+            .stop_timeout
             .as_deref()
-            .and_then(|said| said.parse::<HumanDuration>().ok())
+            .and_then(|stop_timeout| stop_timeout.parse::<HumanDuration>().ok())
             .map(|span| span.0);
         let runs = UpService {
             name: self.name,
-            stops_within: said.or(Some(COMPOSE_DEFAULT)),
-            is_said: said.is_some(),
+            stop_timeout: stop_timeout.or(Some(COMPOSE_DEFAULT)),
+            is_explicit: stop_timeout.is_some(),
         };
         self.is_up.then_some(runs)
     }
 }
 
 /// The service of a systemd unit, if it runs `raddle up`.
-pub fn unit(name: &str, text: &str) -> Option<UpService> {
-    let is_up = value(text, "ExecStart").is_some_and(has_up);
-    let said = value(text, "TimeoutStopSec").or_else(|| value(text, "TimeoutSec"));
-    let stops_within = match said {
+pub fn parse_unit(name: &str, text: &str) -> Option<UpService> {
+    let is_up = last_value(text, "ExecStart").is_some_and(has_up);
+    let configured = last_value(text, "TimeoutStopSec").or_else(|| last_value(text, "TimeoutSec"));
+    let stop_timeout = match configured {
         Some("infinity" | "0") => None,
-        Some(said) => Some(
-            said.parse::<HumanDuration>()
+        Some(text) => Some(
+            text.parse::<HumanDuration>()
                 .map_or(SYSTEMD_DEFAULT, |span| span.0),
         ),
         None => Some(SYSTEMD_DEFAULT),
     };
     is_up.then(|| UpService {
         name: name.to_owned(),
-        stops_within,
-        is_said: said.is_some(),
+        stop_timeout,
+        is_explicit: configured.is_some(),
     })
 }
 
 /// The file of a systemd unit that runs `raddle up`, if its path is known.
 pub fn file_of_unit(text: &str) -> Option<PathBuf> {
-    let words: Vec<&str> = value(text, "ExecStart")?.split_whitespace().collect();
+    let words: Vec<&str> = last_value(text, "ExecStart")?.split_whitespace().collect();
     // Prefix characters of ExecStart modify how the program runs.
     let program = Path::new(words.first()?.trim_start_matches(['-', '@', ':', '+', '!']));
     if program.file_name()? != "raddle" || !words.contains(&"up") {
@@ -154,7 +154,7 @@ pub fn file_of_unit(text: &str) -> Option<PathBuf> {
         .position(|word| ["-f", "--file"].contains(word))
         .and_then(|at| words.get(at + 1).copied());
     let joined = || words.iter().find_map(|word| word.strip_prefix("--file="));
-    let directory = value(text, "WorkingDirectory")
+    let directory = last_value(text, "WorkingDirectory")
         .filter(|directory| directory.starts_with('/'))
         .map(PathBuf::from);
     let path = Path::new(after.or_else(joined).unwrap_or("raddle.toml"));
@@ -166,7 +166,7 @@ pub fn file_of_unit(text: &str) -> Option<PathBuf> {
 }
 
 /// The last value of a key in a unit.
-fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+fn last_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let of_key = |line: &&str| {
         line.split_once('=')
             .is_some_and(|(name, _)| name.trim() == key)
@@ -185,7 +185,7 @@ fn has_up(command: &str) -> bool {
         .any(|word| word == "up")
 }
 
-fn without_comment(line: &str) -> &str {
+fn strip_comment(line: &str) -> &str {
     let is_comment = |at: &usize| line[..*at].ends_with(char::is_whitespace) || *at == 0;
     let at = line.match_indices('#').map(|(at, _)| at).find(is_comment);
     line[..at.unwrap_or(line.len())].trim_end()
@@ -237,41 +237,41 @@ services:
 volumes:
   up:
 ";
-        let runs = |name: &str, within, is_said| UpService {
+        let runs = |name: &str, within, is_explicit| UpService {
             name: name.into(),
-            stops_within: Some(within),
-            is_said,
+            stop_timeout: Some(within),
+            is_explicit,
         };
         assert_eq!(
-            compose(text),
+            parse_compose(text),
             [runs("mail", secs(90), true), runs("rest", secs(10), false)]
         );
         assert!(
-            compose("services:\n").is_empty()
-                && compose("").is_empty()
-                && compose("\u{e9}#").is_empty()
+            parse_compose("services:\n").is_empty()
+                && parse_compose("").is_empty()
+                && parse_compose("\u{e9}#").is_empty()
         );
     }
 
     #[test]
     fn parses_units_that_run_groups() {
         let of = |line: &str| {
-            unit(
+            parse_unit(
                 "x",
                 &format!("[Service]\nExecStart=/usr/bin/raddle up -f /etc/raddle.toml\n{line}\n"),
             )
             .unwrap()
         };
         assert_eq!(
-            (of("").stops_within, of("").is_said),
+            (of("").stop_timeout, of("").is_explicit),
             (Some(secs(90)), false)
         );
-        assert_eq!(of("TimeoutStopSec=2min 30s").stops_within, Some(secs(150)));
-        assert_eq!(of("TimeoutStopSec=45").stops_within, Some(secs(45)));
-        assert_eq!(of("TimeoutStopSec=infinity").stops_within, None);
-        assert_eq!(of("#TimeoutStopSec=1").stops_within, Some(secs(90)));
+        assert_eq!(of("TimeoutStopSec=2min 30s").stop_timeout, Some(secs(150)));
+        assert_eq!(of("TimeoutStopSec=45").stop_timeout, Some(secs(45)));
+        assert_eq!(of("TimeoutStopSec=infinity").stop_timeout, None);
+        assert_eq!(of("#TimeoutStopSec=1").stop_timeout, Some(secs(90)));
         assert_eq!(
-            unit("x", "[Service]\nExecStart=/usr/bin/raddle worker start\n"),
+            parse_unit("x", "[Service]\nExecStart=/usr/bin/raddle worker start\n"),
             None
         );
     }
@@ -310,7 +310,7 @@ volumes:
     proptest::proptest! {
         #[test]
         fn the_parser_never_panics(text: String) {
-            let _ = (compose(&text), unit("x", &text), file_of_unit(&text), file_of_unit(&format!("ExecStart={text}")));
+            let _ = (parse_compose(&text), parse_unit("x", &text), file_of_unit(&text), file_of_unit(&format!("ExecStart={text}")));
         }
     }
 }

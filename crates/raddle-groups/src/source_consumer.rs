@@ -25,23 +25,23 @@ use tokio::time::{Instant, sleep};
 use super::{desired_state::DesiredStates, process::with_message};
 
 /// Most messages in a transaction: other writers wait for it.
-const PORTION: u32 = 64;
+const BATCH: u32 = 64;
 const WAIT: Duration = Duration::from_secs(3600);
 /// Pause after a broker error.
 const ERROR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 500 });
 /// Pause before a refused message is retried. Later messages go on meanwhile.
-const LEFT_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
+const REFUSED_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
 
 /// Consumes a source, without end. Dropping it in the middle of a transaction is safe.
-pub(super) async fn pump(broker: Arc<dyn Broker>, source: String) {
+pub(super) async fn consume_source(broker: Arc<dyn Broker>, source: String) {
     let Ok(queue) = source.parse::<QueueName>() else {
         return;
     };
-    let mut pump = SourceConsumer::new(&*broker, queue, source.clone());
+    let mut consumer = SourceConsumer::new(&*broker, queue, source.clone());
     let mut logged = None;
     loop {
-        let turn = pump.turn().await;
-        pause_after_error(&source, turn, &mut logged).await;
+        let result = consumer.step().await;
+        pause_after_error(&source, result, &mut logged).await;
     }
 }
 
@@ -58,19 +58,19 @@ pub(super) async fn transfer_stream(url: BrokerUrl, source: String) {
     };
     let (mut opened, mut logged) = (None, None);
     loop {
-        let turn = match &mut opened {
+        let result = match &mut opened {
             None => open_stream(&url, stream, queue.clone())
                 .await
                 .map(|stream| opened = Some(stream)),
             Some(stream) => stream.transfer().await.map(drop),
         };
-        pause_after_error(&source, turn, &mut logged).await;
+        pause_after_error(&source, result, &mut logged).await;
     }
 }
 
 /// Logs each error once, and pauses before the next try.
-async fn pause_after_error(source: &str, turn: Result<()>, logged: &mut Option<String>) {
-    let Err(error) = turn else {
+async fn pause_after_error(source: &str, result: Result<()>, logged: &mut Option<String>) {
+    let Err(error) = result else {
         *logged = None;
         return;
     };
@@ -90,9 +90,9 @@ struct SourceConsumer<'a> {
     /// Messages up to here are handled. Messages without subscribers are skipped.
     after: u64,
     /// The first refused message, and when to retry.
-    left: Option<(u64, Instant)>,
+    refused: Option<(u64, Instant)>,
     /// Refused messages that were logged.
-    told: BTreeSet<Tid>,
+    logged: BTreeSet<Tid>,
 }
 
 impl<'a> SourceConsumer<'a> {
@@ -102,23 +102,23 @@ impl<'a> SourceConsumer<'a> {
             queue,
             source,
             after: 0,
-            left: None,
-            told: BTreeSet::new(),
+            refused: None,
+            logged: BTreeSet::new(),
         }
     }
 
     /// Handles the next messages. After an error no message is skipped.
-    async fn turn(&mut self) -> Result<()> {
-        if let Some((first, _)) = self.left.take_if(|(_, at)| *at <= Instant::now()) {
+    async fn step(&mut self) -> Result<()> {
+        if let Some((first, _)) = self.refused.take_if(|(_, at)| *at <= Instant::now()) {
             self.after = first - 1;
         }
         let wait = self
-            .left
+            .refused
             .map_or(WAIT, |(_, at)| at.duration_since(Instant::now()));
         let peek = PeekRequest {
             queue: self.queue.clone(),
             after: self.after,
-            max: PORTION,
+            max: BATCH,
             wait,
         };
         let messages = self.broker.peek(peek).await?;
@@ -131,13 +131,13 @@ impl<'a> SourceConsumer<'a> {
             return Ok(());
         }
         match self
-            .convert(&messages, self.events(&known, &messages), Vec::new())
+            .apply(&messages, self.event_tasks(&known, &messages), Vec::new())
             .await
         {
             Ok(true) => {
                 messages
                     .iter()
-                    .for_each(|message| _ = self.told.remove(&message.id));
+                    .for_each(|message| _ = self.logged.remove(&message.id));
                 return Ok(());
             }
             // Another manager handles the same messages, or one of them is refused. Handle each
@@ -149,13 +149,13 @@ impl<'a> SourceConsumer<'a> {
         let (mut left, mut failed, portion) = (None, 0, messages.len());
         for message in messages {
             let id = message.id;
-            match self.convert_one(&known, message).await {
-                Ok(()) => _ = self.told.remove(&id),
+            match self.handle_one(&known, message).await {
+                Ok(()) => _ = self.logged.remove(&id),
                 Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => {
                     left = left.or(Some(id.as_u64()));
                     failed += 1;
-                    if self.told.insert(id) {
+                    if self.logged.insert(id) {
                         let source = &self.source;
                         tracing::error!(source, %id, %error, "a message cannot be turned into a task: retrying later");
                     }
@@ -166,8 +166,8 @@ impl<'a> SourceConsumer<'a> {
             self.after = last;
             // Keep earlier refused messages too. Retry them only after the end is reached: there
             // may be more.
-            let first = self.left.map_or(first, |(before, _)| before);
-            self.left = Some((first, Instant::now() + LEFT_PAUSE));
+            let first = self.refused.map_or(first, |(before, _)| before);
+            self.refused = Some((first, Instant::now() + REFUSED_PAUSE));
         }
         if failed == portion {
             // All failed, so the broker may be at fault.
@@ -177,27 +177,27 @@ impl<'a> SourceConsumer<'a> {
     }
 
     /// Applies a transaction. Returns `false` if another manager was faster.
-    async fn convert(
+    async fn apply(
         &self,
         messages: &[Message],
         tasks: Vec<NewTask>,
         new_messages: Vec<NewMessage>,
     ) -> Result<bool> {
-        let conversion = MessageTransaction {
+        let transaction = MessageTransaction {
             queue: self.queue.clone(),
             messages: messages.to_vec(),
             tasks,
             new_messages,
         };
-        Ok(self.broker.apply_transaction(conversion).await?.is_some())
+        Ok(self.broker.apply_transaction(transaction).await?.is_some())
     }
 
     /// Turns a message into tasks of those workers that accept it, and adds it to the dead queues
     /// of the others.
-    async fn convert_one(&self, known: &DesiredStates, message: Message) -> Result<()> {
+    async fn handle_one(&self, known: &DesiredStates, message: Message) -> Result<()> {
         let messages = [message];
         let refused = match self
-            .convert(&messages, self.events(known, &messages), Vec::new())
+            .apply(&messages, self.event_tasks(known, &messages), Vec::new())
             .await
         {
             Err(Error::Invalid(refused)) => refused,
@@ -205,13 +205,13 @@ impl<'a> SourceConsumer<'a> {
         };
         let [message] = &messages;
         let (mut tasks, mut new_messages, mut dead) = (Vec::new(), Vec::new(), Vec::new());
-        for (standing, event) in known.subscribers(&self.source) {
-            let task = self.event(event, message);
+        for (state, event) in known.subscribers(&self.source) {
+            let task = self.event_task(event, message);
             let Err(error) = task.validate() else {
                 tasks.push(task);
                 continue;
             };
-            match dead_queue(&standing.slug) {
+            match dead_queue(&state.slug) {
                 // A dead queue that is a source itself would loop without end.
                 Some(to) if to != self.queue => new_messages.push(NewMessage {
                     queue: to,
@@ -219,12 +219,12 @@ impl<'a> SourceConsumer<'a> {
                 }),
                 _ => return Err(refused.into()),
             }
-            dead.push((&standing.slug, error));
+            dead.push((&state.slug, error));
         }
         if dead.is_empty() {
             return Err(refused.into());
         }
-        if self.convert(&messages, tasks, new_messages).await? {
+        if self.apply(&messages, tasks, new_messages).await? {
             for (slug, error) in dead {
                 let (source, id) = (&self.source, message.id);
                 tracing::error!(source, %id, slug, %error, "a message cannot be a task, and is in {slug}.dead");
@@ -234,16 +234,16 @@ impl<'a> SourceConsumer<'a> {
     }
 
     /// The tasks for messages.
-    fn events(&self, known: &DesiredStates, messages: &[Message]) -> Vec<NewTask> {
-        let of_one = |message| {
+    fn event_tasks(&self, known: &DesiredStates, messages: &[Message]) -> Vec<NewTask> {
+        let tasks_for = |message| {
             known
                 .subscribers(&self.source)
-                .map(move |(_, event)| self.event(event, message))
+                .map(move |(_, event)| self.event_task(event, message))
         };
-        messages.iter().flat_map(of_one).collect()
+        messages.iter().flat_map(tasks_for).collect()
     }
 
-    fn event(&self, event: &TaskSpec, message: &Message) -> NewTask {
+    fn event_task(&self, event: &TaskSpec, message: &Message) -> NewTask {
         NewTask::new(with_message(
             event.clone(),
             &self.source,

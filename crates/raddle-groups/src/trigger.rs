@@ -18,7 +18,7 @@ pub(super) async fn declare(
     for process in processes {
         for worker in &process.workers {
             if let Some(trigger) = worker.schedule() {
-                let paused = known.get(&worker.slug).is_some_and(|standing| !standing.on);
+                let paused = known.get(&worker.slug).is_some_and(|state| !state.on);
                 let trigger = Schedule { paused, ..trigger };
                 let put = schedule::put_owned(broker, trigger, name).await;
                 put.map_err(|source| ManagerError::Trigger {
@@ -32,12 +32,12 @@ pub(super) async fn declare(
 }
 
 /// Removes triggers that a manager of this name had declared before.
-pub(super) async fn retire(
+pub(super) async fn remove_undeclared(
     broker: &dyn Broker,
     name: &str,
     processes: &[Process],
 ) -> Result<(), ManagerError> {
-    for slug in former(broker.schedules(None).await?, name, processes) {
+    for slug in undeclared(broker.schedules(None).await?, name, processes) {
         let removed = schedule::remove_owned(broker, &slug, name).await;
         if removed.map_err(|source| ManagerError::Trigger {
             slug: slug.clone(),
@@ -50,9 +50,9 @@ pub(super) async fn retire(
 }
 
 /// Schedules of this owner that no worker declares any more.
-fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<String> {
+fn undeclared(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<String> {
     let has = |worker: &GroupWorker, slug: &str| worker.slug == slug && worker.trigger.is_some();
-    let is_kept = |slug: &str| {
+    let is_declared = |slug: &str| {
         processes
             .iter()
             .any(|process| process.workers.iter().any(|worker| has(worker, slug)))
@@ -63,7 +63,7 @@ fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<S
         .filter(|entry| entry.owner.as_deref() == Some(name));
     of_name
         .map(|entry| entry.schedule.name)
-        .filter(|slug| !is_kept(slug))
+        .filter(|slug| !is_declared(slug))
         .collect()
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::{super::desired_state, *};
     use raddle_client::schedule::{Error, put};
 
-    use crate::turn;
+    use crate::set_worker_on;
 
     fn file(slugs: &[&str]) -> Vec<Process> {
         let worker =
@@ -88,13 +88,13 @@ mod tests {
     }
 
     /// Declares triggers like a starting manager.
-    async fn settle(
+    async fn declare_triggers(
         broker: &Sqlite,
         name: &str,
         processes: &[Process],
     ) -> Result<(), ManagerError> {
         declare(broker, name, processes).await?;
-        retire(broker, name, processes).await
+        remove_undeclared(broker, name, processes).await
     }
 
     async fn names(broker: &Sqlite) -> Vec<String> {
@@ -115,12 +115,18 @@ mod tests {
             .task(TaskSpec::command(["true"]))
             .unwrap();
         put(&broker, by_hand, false).await.unwrap();
-        settle(&broker, "group", &file(&["a", "b"])).await.unwrap();
-        settle(&broker, "other", &file(&["c"])).await.unwrap();
+        declare_triggers(&broker, "group", &file(&["a", "b"]))
+            .await
+            .unwrap();
+        declare_triggers(&broker, "other", &file(&["c"]))
+            .await
+            .unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c", "hand"]);
-        settle(&broker, "group", &file(&["b"])).await.unwrap();
+        declare_triggers(&broker, "group", &file(&["b"]))
+            .await
+            .unwrap();
         assert_eq!(names(&broker).await, ["b", "c", "hand"]);
-        settle(
+        declare_triggers(
             &broker,
             "group",
             &[Process::new("p").worker(GroupWorker::new("b"))],
@@ -143,7 +149,9 @@ mod tests {
                 .unwrap()
         };
         put(&broker, by_hand(), false).await.unwrap();
-        let refused = settle(&broker, "group", &file(&["a"])).await.unwrap_err();
+        let refused = declare_triggers(&broker, "group", &file(&["a"]))
+            .await
+            .unwrap_err();
         assert!(
             matches!(
                 refused,
@@ -154,10 +162,14 @@ mod tests {
             ),
             "{refused}"
         );
-        settle(&broker, "group", &file(&["b"])).await.unwrap();
+        declare_triggers(&broker, "group", &file(&["b"]))
+            .await
+            .unwrap();
         assert_eq!(names(&broker).await, ["a", "b"]);
         // Replacing a trigger by hand removes its owner.
-        settle(&broker, "group", &file(&["b", "c"])).await.unwrap();
+        declare_triggers(&broker, "group", &file(&["b", "c"]))
+            .await
+            .unwrap();
         put(
             &broker,
             Schedule {
@@ -168,7 +180,9 @@ mod tests {
         )
         .await
         .unwrap();
-        settle(&broker, "group", &file(&["b"])).await.unwrap();
+        declare_triggers(&broker, "group", &file(&["b"]))
+            .await
+            .unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c"]);
     }
 
@@ -180,16 +194,20 @@ mod tests {
         desired_state::declare(&broker, &without, None, None)
             .await
             .unwrap();
-        turn(&broker, "a", false).await.unwrap();
-        settle(&broker, "group", &file(&["a"])).await.unwrap();
+        set_worker_on(&broker, "a", false).await.unwrap();
+        declare_triggers(&broker, "group", &file(&["a"]))
+            .await
+            .unwrap();
         desired_state::declare(&broker, &file(&["a"]), None, None)
             .await
             .unwrap();
         let is_paused = async || broker.schedule("a").await.unwrap().unwrap().entry.paused;
         assert!(is_paused().await);
-        turn(&broker, "a", true).await.unwrap();
+        set_worker_on(&broker, "a", true).await.unwrap();
         assert!(!is_paused().await);
-        settle(&broker, "group", &file(&["a"])).await.unwrap();
+        declare_triggers(&broker, "group", &file(&["a"]))
+            .await
+            .unwrap();
         assert!(!is_paused().await, "declaring it again changes nothing");
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     DesiredState,
-    desired_state::{change, remove, standings},
+    desired_state::{change, desired_states, remove},
 };
 use raddle_client::schedule;
 use raddle_worker::registration::is_running;
@@ -42,7 +42,7 @@ pub struct GroupWorkerView {
 
 impl GroupWorkerView {
     /// Whether it collects messages without a live manager.
-    pub fn is_forsaken(&self) -> bool {
+    pub fn is_unmanaged(&self) -> bool {
         self.managers.is_empty() && !self.sources.is_empty()
     }
 }
@@ -84,7 +84,7 @@ pub enum GroupChangeError {
     Absent(String),
     /// It cannot have more than one replica.
     #[error(
-        "'{0}' shares its process or has a trigger, so it has one replica: turn it off and on instead"
+        "'{0}' shares its process or has a trigger, so it has one replica: set_worker_on it off and on instead"
     )]
     Single(String),
     /// It has a manager.
@@ -105,14 +105,14 @@ pub enum GroupChangeError {
 /// Lists all known group workers.
 pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_broker::Error> {
     let (known, workers, summary) = (
-        standings(broker).await?,
+        desired_states(broker).await?,
         broker.workers().await?,
         broker.summary().await?,
     );
-    let view = |standing: DesiredState| {
+    let view = |state: DesiredState| {
         let serving: Vec<&WorkerEntry> = workers
             .iter()
-            .filter(|entry| entry.info.serves(&standing.slug))
+            .filter(|entry| entry.info.serves(&state.slug))
             .collect();
         GroupWorkerView {
             live: serving.len(),
@@ -120,46 +120,42 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_br
                 .iter()
                 .map(|entry| (entry.load * f64::from(entry.info.concurrency)).round() as u64)
                 .sum(),
-            waiting: summary
-                .ready
-                .get(&standing.slug)
-                .copied()
-                .unwrap_or_default(),
+            waiting: summary.ready.get(&state.slug).copied().unwrap_or_default(),
             pids: serving.iter().map(|entry| entry.info.pid).collect(),
-            managers: keepers(&workers, &standing.slug),
-            replicas: standing.wanted(),
-            slug: standing.slug,
-            process: standing.process,
-            on: standing.on,
-            sources: standing.sources,
+            managers: managers_of(&workers, &state.slug),
+            replicas: state.wanted(),
+            slug: state.slug,
+            process: state.process,
+            on: state.on,
+            sources: state.sources,
         }
     };
     Ok(known.into_iter().map(view).collect())
 }
 
 /// The managers of a worker, even if it is off.
-pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRef> {
-    let keeps = |entry: &&WorkerEntry| {
+pub(super) fn managers_of(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRef> {
+    let is_manager_of = |entry: &&WorkerEntry| {
         entry.info.kind == kind::GROUP
             && entry.info.capabilities.iter().any(|of| of == slug)
             && is_running(entry)
     };
-    let keeper = |entry: &WorkerEntry| GroupManagerRef {
+    let manager = |entry: &WorkerEntry| GroupManagerRef {
         tid: entry.tid,
         name: entry.info.name.clone(),
         status: entry.status,
     };
-    workers.iter().filter(keeps).map(keeper).collect()
+    workers.iter().filter(is_manager_of).map(manager).collect()
 }
 
 /// Turns a worker on or off. While it is off its tasks wait, and its trigger makes none.
-pub async fn turn(
+pub async fn set_worker_on(
     broker: &dyn Broker,
     slug: &str,
     on: bool,
 ) -> Result<DesiredState, GroupChangeError> {
-    let standing = change(broker, slug, |standing| standing.on = on).await?;
-    let standing = standing.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
+    let state = change(broker, slug, |state| state.on = on).await?;
+    let state = state.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
     // A schedule without owner is not the group's.
     let is_owned = async || {
         Ok::<_, GroupChangeError>(
@@ -169,30 +165,30 @@ pub async fn turn(
                 .is_some_and(|view| view.entry.owner.is_some()),
         )
     };
-    if standing.triggered && is_owned().await? {
-        let turned = if on {
+    if state.triggered && is_owned().await? {
+        let result = if on {
             schedule::resume(broker, slug).await
         } else {
             schedule::pause(broker, slug).await
         };
-        match turned {
+        match result {
             // It was removed meanwhile.
             Ok(_) | Err(schedule::Error::Absent(_)) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(standing)
+    Ok(state)
 }
 
 /// Forgets a worker without a manager: its sources make no more tasks. Waiting tasks stay.
 pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, GroupChangeError> {
-    if let Some(keeper) = keepers(&broker.workers().await?, slug).first() {
+    if let Some(manager) = managers_of(&broker.workers().await?, slug).first() {
         return Err(GroupChangeError::Kept {
             slug: slug.into(),
-            tid: keeper.tid,
+            tid: manager.tid,
         });
     }
-    let standing = remove(broker, slug)
+    let state = remove(broker, slug)
         .await?
         .ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
     let owner = broker
@@ -202,9 +198,15 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
     if let Some(owner) = owner {
         schedule::remove_owned(broker, slug, &owner).await?;
     }
-    let others = standings(broker).await?;
-    let is_unread = |source: &&String| !others.iter().any(|other| other.sources.contains(source));
-    let unread = standing.sources.iter().filter(is_unread).cloned().collect();
+    let others = desired_states(broker).await?;
+    let has_no_subscriber =
+        |source: &&String| !others.iter().any(|other| other.sources.contains(source));
+    let unread = state
+        .sources
+        .iter()
+        .filter(has_no_subscriber)
+        .cloned()
+        .collect();
     let waiting = broker
         .summary()
         .await?
@@ -213,9 +215,9 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
         .copied()
         .unwrap_or_default();
     Ok(ForgottenWorker {
-        slug: standing.slug,
+        slug: state.slug,
         waiting,
-        sources: standing.sources,
+        sources: state.sources,
         unread,
     })
 }
@@ -226,12 +228,12 @@ pub async fn scale(
     slug: &str,
     replicas: u32,
 ) -> Result<DesiredState, GroupChangeError> {
-    let known = standings(broker).await?;
-    let before = known.into_iter().find(|standing| standing.slug == slug);
+    let known = desired_states(broker).await?;
+    let before = known.into_iter().find(|state| state.slug == slug);
     let before = before.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
     if !before.scales && replicas != 1 {
         return Err(GroupChangeError::Single(slug.into()));
     }
-    let standing = change(broker, slug, |standing| standing.scaled = Some(replicas)).await?;
-    standing.ok_or_else(|| GroupChangeError::Absent(slug.into()))
+    let state = change(broker, slug, |state| state.scaled = Some(replicas)).await?;
+    state.ok_or_else(|| GroupChangeError::Absent(slug.into()))
 }

@@ -13,28 +13,25 @@ use super::{super::desired_state::declare, *};
 use crate::{GroupWorker, Process};
 
 /// The outcome of a transaction with these messages.
-type Fate = Box<dyn FnMut(&[Message]) -> Result<()> + Send>;
+type Outcome = Box<dyn FnMut(&[Message]) -> Result<()> + Send>;
 
 /// A broker whose transactions fail as configured.
-struct Frail {
+struct FailingBroker {
     memory: Sqlite,
-    fate: Mutex<Fate>,
+    outcome: Mutex<Outcome>,
 }
 
 #[async_trait]
-impl CallHandler for Frail {
+impl CallHandler for FailingBroker {
     async fn call(&self, call: Call) -> Result<Reply> {
-        if let Call::ApplyTransaction {
-            transaction: conversion,
-        } = &call
-        {
-            (*self.fate.lock().unwrap())(&conversion.messages)?;
+        if let Call::ApplyTransaction { transaction } = &call {
+            (*self.outcome.lock().unwrap())(&transaction.messages)?;
         }
         call.perform(&self.memory).await
     }
 }
 
-fn work(slug: &str) -> Process {
+fn subscriber(slug: &str) -> Process {
     Process::new(slug).worker(GroupWorker::command(slug, ["cat"]).source("orders"))
 }
 
@@ -42,7 +39,7 @@ fn queue(name: &str) -> QueueName {
     name.parse().unwrap()
 }
 
-async fn held(broker: &dyn Messages, name: &str) -> Vec<String> {
+async fn messages_in(broker: &dyn Messages, name: &str) -> Vec<String> {
     let peek = PeekRequest {
         queue: queue(name),
         after: 0,
@@ -70,12 +67,12 @@ async fn tasks_of(broker: &Sqlite, slug: &str) -> Vec<String> {
 }
 
 /// Runs a consumer until this holds.
-async fn turn_until(pump: &mut SourceConsumer<'_>, holds: impl AsyncFn() -> bool) {
+async fn step_until(consumer: &mut SourceConsumer<'_>, holds: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds().await {
         assert!(Instant::now() < deadline, "it takes too long");
         // A step without work waits for messages.
-        let _ = tokio::time::timeout(Duration::from_millis(100), pump.turn()).await;
+        let _ = tokio::time::timeout(Duration::from_millis(100), consumer.step()).await;
     }
 }
 
@@ -89,47 +86,51 @@ fn server_error() -> Error {
 #[tokio::test]
 async fn a_worker_whose_tasks_are_refused_blocks_no_other_and_loses_nothing() {
     let broker = Sqlite::in_memory().await.unwrap();
-    declare(&broker, &[work("mail")], None, None).await.unwrap();
-    let standing = json!({
+    declare(&broker, &[subscriber("mail")], None, None)
+        .await
+        .unwrap();
+    let state = json!({
         "slug": "odd", "process": "odd", "sources": ["orders"], "on": true, "replicas": 1, "scales": true,
         "event": { "target": { "command": [""] }, "queue": "odd" },
     });
     broker
-        .put(queue("raddle.groups"), vec![standing.to_string()])
+        .put(queue("raddle.groups"), vec![state.to_string()])
         .await
         .unwrap();
     let words: Vec<String> = (0..3).map(|number| number.to_string()).collect();
     broker.put(queue("orders"), words.clone()).await.unwrap();
     SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .turn()
+        .step()
         .await
         .unwrap();
     assert_eq!(
         (
             tasks_of(&broker, "mail").await,
-            held(&broker, "odd.dead").await
+            messages_in(&broker, "odd.dead").await
         ),
         (words.clone(), words)
     );
-    assert_eq!(held(&broker, "orders").await, [""; 0]);
+    assert_eq!(messages_in(&broker, "orders").await, [""; 0]);
 }
 
 #[tokio::test]
 async fn an_oversized_message_is_dead_and_blocks_nothing() {
     let broker = Sqlite::in_memory().await.unwrap();
-    declare(&broker, &[work("mail")], None, None).await.unwrap();
+    declare(&broker, &[subscriber("mail")], None, None)
+        .await
+        .unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
     broker
         .put(queue("orders"), vec!["a".into(), large.clone(), "b".into()])
         .await
         .unwrap();
-    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    pump.turn().await.unwrap();
+    let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    consumer.step().await.unwrap();
     assert_eq!(tasks_of(&broker, "mail").await, ["a", "b"]);
     assert_eq!(
         (
-            held(&broker, "mail.dead").await,
-            held(&broker, "orders").await.len()
+            messages_in(&broker, "mail.dead").await,
+            messages_in(&broker, "orders").await.len()
         ),
         (vec![large], 0)
     );
@@ -143,17 +144,17 @@ async fn an_oversized_message_is_dead_and_blocks_nothing() {
     .await
     .unwrap();
     SourceConsumer::new(&broker, queue("mail.dead"), "mail.dead".into())
-        .turn()
+        .step()
         .await
         .unwrap();
-    assert_eq!(held(&broker, "mail.dead").await.len(), 1);
+    assert_eq!(messages_in(&broker, "mail.dead").await.len(), 1);
 }
 
 /// Even if it is retried after a lost answer.
 #[tokio::test]
 async fn a_dead_letter_is_written_once() {
     let mut calls = 0;
-    let fate = move |_: &[Message]| {
+    let outcome = move |_: &[Message]| {
         calls += 1;
         // For all messages, for one alone, then with its dead letter.
         if calls == 3 {
@@ -165,11 +166,11 @@ async fn a_dead_letter_is_written_once() {
             Ok(())
         }
     };
-    let broker = Frail {
+    let broker = FailingBroker {
         memory: Sqlite::in_memory().await.unwrap(),
-        fate: Mutex::new(Box::new(fate)),
+        outcome: Mutex::new(Box::new(outcome)),
     };
-    declare(&broker.memory, &[work("mail")], None, None)
+    declare(&broker.memory, &[subscriber("mail")], None, None)
         .await
         .unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
@@ -178,23 +179,23 @@ async fn a_dead_letter_is_written_once() {
         .await
         .unwrap();
     let _ = SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .turn()
+        .step()
         .await;
     assert_eq!(
         (
-            held(&broker, "orders").await.len(),
-            held(&broker, "mail.dead").await.len()
+            messages_in(&broker, "orders").await.len(),
+            messages_in(&broker, "mail.dead").await.len()
         ),
         (1, 0)
     );
     SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .turn()
+        .step()
         .await
         .unwrap();
     assert_eq!(
         (
-            held(&broker, "orders").await.len(),
-            held(&broker, "mail.dead").await
+            messages_in(&broker, "orders").await.len(),
+            messages_in(&broker, "mail.dead").await
         ),
         (0, vec![large])
     );
@@ -218,27 +219,28 @@ async fn a_retryable_error_skips_no_message() {
         server_error(),
     ]
     .into_iter();
-    let fate = Mutex::new(Box::new(move |_: &[Message]| errors.next().map_or(Ok(()), Err)) as Fate);
-    let broker = Frail {
+    let outcome =
+        Mutex::new(Box::new(move |_: &[Message]| errors.next().map_or(Ok(()), Err)) as Outcome);
+    let broker = FailingBroker {
         memory: Sqlite::in_memory().await.unwrap(),
-        fate,
+        outcome,
     };
-    declare(&broker.memory, &[work("mail")], None, None)
+    declare(&broker.memory, &[subscriber("mail")], None, None)
         .await
         .unwrap();
     broker
         .put(queue("orders"), vec!["a".into(), "b".into()])
         .await
         .unwrap();
-    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    turn_until(&mut pump, async || {
+    let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    step_until(&mut consumer, async || {
         tasks_of(&broker.memory, "mail").await.len() == 2
     })
     .await;
     let mut made = tasks_of(&broker.memory, "mail").await;
     made.sort();
     assert_eq!(
-        (made, held(&broker, "orders").await),
+        (made, messages_in(&broker, "orders").await),
         (vec!["a".to_owned(), "b".into()], Vec::new())
     );
 }
@@ -252,33 +254,40 @@ async fn a_message_that_is_always_refused_stays_and_later_ones_go_on() {
             Ok(())
         }
     };
-    let broker = Frail {
+    let broker = FailingBroker {
         memory: Sqlite::in_memory().await.unwrap(),
-        fate: Mutex::new(Box::new(stuck)),
+        outcome: Mutex::new(Box::new(stuck)),
     };
-    declare(&broker.memory, &[work("mail")], None, None)
+    declare(&broker.memory, &[subscriber("mail")], None, None)
         .await
         .unwrap();
-    let many = 3 * PORTION as usize;
-    let mut words = vec!["stuck".to_owned(); PORTION as usize + 1];
+    let many = 3 * BATCH as usize;
+    let mut words = vec!["stuck".to_owned(); BATCH as usize + 1];
     words.extend(vec!["free".to_owned(); many]);
     broker.put(queue("orders"), words).await.unwrap();
-    let mut pump = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    turn_until(&mut pump, async || {
+    let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
+    step_until(&mut consumer, async || {
         tasks_of(&broker.memory, "mail").await.len() == many
     })
     .await;
     assert_eq!(tasks_of(&broker.memory, "mail").await, vec!["free"; many]);
     assert_eq!(
-        held(&broker, "orders").await,
-        vec!["stuck"; PORTION as usize + 1]
+        messages_in(&broker, "orders").await,
+        vec!["stuck"; BATCH as usize + 1]
     );
-    assert_eq!(pump.told.len(), PORTION as usize + 1, "each is logged once");
-    *broker.fate.lock().unwrap() = Box::new(|_| Ok(()));
-    turn_until(&mut pump, async || held(&broker, "orders").await.is_empty()).await;
+    assert_eq!(
+        consumer.logged.len(),
+        BATCH as usize + 1,
+        "each is logged once"
+    );
+    *broker.outcome.lock().unwrap() = Box::new(|_| Ok(()));
+    step_until(&mut consumer, async || {
+        messages_in(&broker, "orders").await.is_empty()
+    })
+    .await;
     assert_eq!(
         (
-            held(&broker, "orders").await,
+            messages_in(&broker, "orders").await,
             tasks_of(&broker.memory, "mail").await.len()
         ),
         (vec![], many + 65)
@@ -295,9 +304,9 @@ async fn each_message_becomes_one_task_per_subscriber_with_many_consumers() {
         .await
         .unwrap();
     let source: QueueName = "orders".parse().unwrap();
-    let mut pumps = JoinSet::new();
+    let mut consumers = JoinSet::new();
     for _ in 0..5 {
-        pumps.spawn(pump(Arc::clone(&broker), "orders".to_owned()));
+        consumers.spawn(consume_source(Arc::clone(&broker), "orders".to_owned()));
     }
     for number in 0..300 {
         broker
