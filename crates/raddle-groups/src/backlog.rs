@@ -1,4 +1,4 @@
-//! Warnings about waiting tasks whose events were converted under an older version of the file.
+//! Waiting tasks that were made from events under an older version of the file.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use raddle_model::TaskState;
 
 use super::{Process, process::is_event};
 
-/// Most waiting tasks to inspect for each worker.
-const MAX_INSPECTED: u32 = 1000;
+/// Most waiting tasks of a worker to check.
+const LOOKED_AT: u32 = 1000;
 
-/// Logs the waiting tasks whose target differs from the file's. A task keeps the target that it was
-/// submitted with.
+/// Warns about waiting tasks that will run another target than the file names now: a task keeps the
+/// spec that it was submitted with.
 pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> Result<()> {
     for worker in processes.iter().flat_map(|process| &process.workers) {
         let Some(event) = worker.event() else {
@@ -20,7 +20,7 @@ pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> 
         let filter = TaskFilter {
             states: vec![TaskState::Created],
             queue: Some(worker.slug.clone()),
-            limit: MAX_INSPECTED,
+            limit: LOOKED_AT,
             ..TaskFilter::default()
         };
         let mut outdated = BTreeMap::<String, usize>::new();
@@ -36,7 +36,7 @@ pub(super) async fn log_outdated(broker: &dyn Broker, processes: &[Process]) -> 
                 tasks,
                 %runs,
                 %now,
-                "waiting tasks were made before the file was changed and keep the old target: new events use the new one"
+                "waiting tasks were made before the file was changed, and run the old target"
             );
         }
     }

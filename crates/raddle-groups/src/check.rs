@@ -1,4 +1,4 @@
-//! Validation of groups beyond what their types express. Pure.
+//! Validation of groups beyond their types. Pure.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -7,29 +7,29 @@ use raddle_model::{CapSet, HumanDuration, QueueName, schedule::is_slug, spec::DE
 
 use super::{GroupWorker, Process, source_consumer::stream_of};
 
-/// Reports why groups cannot be run.
+/// An invalid setting of a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at '{path}': {reason}")]
 pub struct GroupConfigError {
-    /// The key, as `process.mail.worker[0].slug`.
+    /// The key, such as `process.mail.worker[0].slug`.
     pub path: String,
-    /// The mistake, and how to fix it.
+    /// What is wrong, and what to do.
     pub reason: String,
 }
 
-/// Shortest permitted timeout.
+/// Shortest useful duration.
 const MIN_DURATION: Duration = Duration::from_millis(10);
 const MAX_DURATION: Duration = Duration::from_secs(7 * 86_400);
 const MAX_REPLICAS: u32 = 1000;
 
 type Result<T = ()> = std::result::Result<T, GroupConfigError>;
 
-/// Refuses groups that cannot be run, and settings without effect.
+/// Checks that the groups can run, and that all settings have a meaning.
 pub(super) fn check(processes: &[Process]) -> Result {
     if processes.is_empty() {
-        return Err(mistake(
+        return Err(invalid(
             "process",
-            "no process is configured: write a table [process.NAME]",
+            "there is none: write a table [process.NAME]",
         ));
     }
     let mut slugs = BTreeMap::new();
@@ -41,71 +41,67 @@ pub(super) fn check(processes: &[Process]) -> Result {
             check_worker(worker, &path)?;
             if let Some(other) = slugs.insert(&worker.slug, path.clone()) {
                 let slug = &worker.slug;
-                return Err(mistake(
+                return Err(invalid(
                     format!("{path}.slug"),
-                    format_args!("'{slug}' is already the slug of {other}: choose another"),
+                    format_args!("'{slug}' is that of {other}: give each its own"),
                 ));
             }
         }
     }
-    check_cycles(processes)
+    check_order(processes)
 }
 
 fn check_process(process: &Process, path: &str, all: &[Process]) -> Result {
-    let key_path = |key: &str| format!("{path}.{key}");
+    let key = |name: &str| format!("{path}.{name}");
     if !is_slug(&process.name) {
-        return Err(mistake(
+        return Err(invalid(
             path,
             "the name must be 1 to 64 letters, digits, or . _ -",
         ));
     }
     if process.workers.is_empty() {
-        return Err(mistake(
+        return Err(invalid(
             path,
             format_args!("it hosts no worker: write a table [[{path}.worker]]"),
         ));
     }
-    check_range(&key_path("replicas"), process.replicas, 1, MAX_REPLICAS)?;
-    check_range(&key_path("concurrency"), process.concurrency, 1, 256)?;
+    check_range(&key("replicas"), process.replicas, 1, MAX_REPLICAS)?;
+    check_range(&key("concurrency"), process.concurrency, 1, 256)?;
     if process.replicas > 1 {
         if process.workers.len() > 1 {
             let reason =
                 "more than one replica is for a process with one worker: write a process for each";
-            return Err(mistake(key_path("replicas"), reason));
+            return Err(invalid(key("replicas"), reason));
         }
         if process.workers[0].trigger.is_some() {
             let reason =
                 "more than one replica is for workers without a trigger: leave out one of the two";
-            return Err(mistake(key_path("replicas"), reason));
+            return Err(invalid(key("replicas"), reason));
         }
     }
     check_duration(
-        &key_path("shutdown_timeout"),
+        &key("shutdown_timeout"),
         process.shutdown_timeout,
         MIN_DURATION,
     )?;
+    check_duration(&key("start_timeout"), process.start_timeout, MIN_DURATION)?;
     check_duration(
-        &key_path("start_timeout"),
-        process.start_timeout,
-        MIN_DURATION,
-    )?;
-    check_duration(
-        &key_path("hang_timeout"),
+        &key("hang_timeout"),
         process.hang_timeout,
         Duration::from_millis(200),
     )?;
     if let Some(age) = process.max_age {
-        check_duration(&key_path("max_age"), age, Duration::from_secs(1))?;
+        check_duration(&key("max_age"), age, Duration::from_secs(1))?;
     }
     if let Some(tasks) = process.max_tasks {
-        check_range(&key_path("max_tasks"), tasks, 1, u64::MAX)?;
+        check_range(&key("max_tasks"), tasks, 1, u64::MAX)?;
     }
     if let Some(mb) = process.max_rss_mb {
-        check_range(&key_path("max_rss_mb"), mb, 8, 1 << 30)?;
+        check_range(&key("max_rss_mb"), mb, 8, 1 << 30)?;
     }
     if !(0.0..=0.9).contains(&process.jitter) {
-        return Err(mistake(
-            key_path("jitter"),
+        return Err(invalid(
+            key("jitter"),
             format_args!("{} is not between 0 and 0.9", process.jitter),
         ));
     }
@@ -116,45 +112,44 @@ fn check_process(process: &Process, path: &str, all: &[Process]) -> Result {
                 "there is no process '{name}': there are {}",
                 names.join(", ")
             );
-            return Err(mistake(format!("{path}.after[{number}]"), reason));
+            return Err(invalid(format!("{path}.after[{number}]"), reason));
         }
     }
     for tag in &process.caps {
         if tag.contains(',') || tag.trim().is_empty() {
-            let reason =
-                format!("'{tag}' is not a capability: write each one as a string of its own");
-            return Err(mistake(key_path("caps"), reason));
+            let reason = format!("'{tag}' is no capability: write each one as its own string");
+            return Err(invalid(key("caps"), reason));
         }
-        CapSet::from_people(tag).map_err(|error| mistake(key_path("caps"), error))?;
+        CapSet::from_people(tag).map_err(|error| invalid(key("caps"), error))?;
     }
     Ok(())
 }
 
 fn check_worker(worker: &GroupWorker, path: &str) -> Result {
-    let key_path = |key: &str| format!("{path}.{key}");
+    let key = |name: &str| format!("{path}.{name}");
     if !is_slug(&worker.slug) || worker.slug == DEFAULT_QUEUE {
         let reason = "must be 1 to 64 letters, digits, or . _ -, and not 'default', the queue of all other workers";
-        return Err(mistake(key_path("slug"), reason));
+        return Err(invalid(key("slug"), reason));
     }
-    check_queue_name(&key_path("slug"), &worker.slug)?;
+    check_queue_name(&key("slug"), &worker.slug)?;
     for (number, source) in worker.sources.iter().enumerate() {
         let path = format!("{path}.sources[{number}]");
         check_queue_name(&path, source)?;
         if stream_of(source) == Some("") {
-            return Err(mistake(
+            return Err(invalid(
                 path,
-                "the stream has no name: write its key, as in 'stream:orders'",
+                "it names no stream: write its key, as in 'stream:orders'",
             ));
         }
         if worker.sources[..number].contains(source) {
-            return Err(mistake(
+            return Err(invalid(
                 path,
-                format_args!("'{source}' is listed twice: remove one"),
+                format_args!("'{source}' is named twice: once is enough"),
             ));
         }
     }
     check_duration(
-        &key_path("execution_timeout"),
+        &key("execution_timeout"),
         worker.execution_timeout,
         MIN_DURATION,
     )?;
@@ -165,38 +160,38 @@ fn check_worker(worker: &GroupWorker, path: &str) -> Result {
     ];
     match targets.iter().filter(|target| **target).count() {
         0 if !worker.sources.is_empty() || worker.trigger.is_some() => {
-            let reason = "it has events but nothing to run for them: give it a command, a routine or a handler";
-            return Err(mistake(path, reason));
+            let reason = "it has events, and nothing to run for them: give it a command, a routine or a handler";
+            return Err(invalid(path, reason));
         }
         0 | 1 => {}
         _ => {
-            return Err(mistake(
+            return Err(invalid(
                 path,
                 "command, routine and handler exclude each other: give one",
             ));
         }
     }
     if worker.retry.is_some() && worker.on_error != super::OnError::Retry {
-        return Err(mistake(
-            key_path("retry"),
+        return Err(invalid(
+            key("retry"),
             "means nothing without on_error = \"retry\"",
         ));
     }
     if let Some(schedule) = worker.schedule() {
         schedule
             .validate()
-            .map_err(|error| mistake(format!("{path}.trigger.{}", error.path), error.reason))?;
+            .map_err(|error| invalid(format!("{path}.trigger.{}", error.path), error.reason))?;
     }
     if let Some(event) = worker.event() {
-        let key = |path: &str| path.strip_prefix("target.").unwrap_or(path).to_owned();
+        let field = |path: &str| path.strip_prefix("target.").unwrap_or(path).to_owned();
         event
             .validate()
-            .map_err(|error| mistake(format!("{path}.{}", key(&error.path)), error.reason))?;
+            .map_err(|error| invalid(format!("{path}.{}", field(&error.path)), error.reason))?;
     }
     Ok(())
 }
 
-/// Refuses streams as sources when the broker is not Redis.
+/// Refuses streams as sources for brokers that have none.
 pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
     if url.has_streams() {
         return Ok(());
@@ -213,27 +208,27 @@ pub(super) fn check_streams(processes: &[Process], url: &BrokerUrl) -> Result {
                     process.name
                 );
                 let reason = format!(
-                    "streams need a Redis broker, and the broker is {url}: use redis://HOST:PORT, or the name of a queue"
+                    "streams need Redis, and the broker is {url}: use redis://HOST:PORT, or the name of a queue"
                 );
-                return Err(mistake(path, reason));
+                return Err(invalid(path, reason));
             }
         }
     }
     Ok(())
 }
 
-/// Refuses cycles in `after`.
-fn check_cycles(processes: &[Process]) -> Result {
+/// Refuses processes that wait for each other.
+fn check_order(processes: &[Process]) -> Result {
     let mut started: Vec<&str> = Vec::new();
     loop {
-        let is_free = |process: &&Process| {
+        let can_start = |process: &&Process| {
             !started.contains(&process.name.as_str())
                 && process
                     .after
                     .iter()
                     .all(|name| started.contains(&name.as_str()))
         };
-        match processes.iter().find(is_free) {
+        match processes.iter().find(can_start) {
             Some(process) => started.push(&process.name),
             None => break,
         }
@@ -245,10 +240,10 @@ fn check_cycles(processes: &[Process]) -> Result {
         None => Ok(()),
         Some(process) => {
             let path = format!("process.{}.after", process.name);
-            Err(mistake(
+            Err(invalid(
                 path,
                 format_args!(
-                    "it waits for itself, through {}: remove one of them",
+                    "it waits for itself through {}: remove one of them",
                     process.after.join(", ")
                 ),
             ))
@@ -256,23 +251,23 @@ fn check_cycles(processes: &[Process]) -> Result {
     }
 }
 
-/// Refuses invalid queue names, and names that Raddle reserves.
+/// Refuses invalid queue names, and the queues that Raddle reserves.
 fn check_queue_name(path: &str, queue: &str) -> Result {
     match queue
         .parse::<QueueName>()
-        .map_err(|error| mistake(path, error))?
+        .map_err(|error| invalid(path, error))?
     {
         name @ QueueName::Free(_) if name.desk().is_none() && !queue.starts_with("raddle.") => {
             Ok(())
         }
-        _ => Err(mistake(
+        _ => Err(invalid(
             path,
-            format_args!("'{queue}' is reserved for Raddle's own queues: use another name"),
+            format_args!("'{queue}' is one of Raddle's own queues: use another"),
         )),
     }
 }
 
-fn mistake(path: impl Into<String>, reason: impl fmt::Display) -> GroupConfigError {
+fn invalid(path: impl Into<String>, reason: impl fmt::Display) -> GroupConfigError {
     GroupConfigError {
         path: path.into(),
         reason: reason.to_string(),
@@ -281,7 +276,7 @@ fn mistake(path: impl Into<String>, reason: impl fmt::Display) -> GroupConfigErr
 
 fn check_range<T: PartialOrd + fmt::Display>(path: &str, value: T, least: T, most: T) -> Result {
     if value < least || value > most {
-        return Err(mistake(
+        return Err(invalid(
             path,
             format_args!("{value} is not between {least} and {most}"),
         ));
@@ -291,7 +286,7 @@ fn check_range<T: PartialOrd + fmt::Display>(path: &str, value: T, least: T, mos
 
 fn check_duration(path: &str, span: HumanDuration, least: Duration) -> Result {
     if span.0 < least || span.0 > MAX_DURATION {
-        return Err(mistake(
+        return Err(invalid(
             path,
             format_args!("{span} is not between {least:?} and 7 days"),
         ));

@@ -1,12 +1,12 @@
-//! The desired state of each worker, stored in the broker: its sources, whether it is on, and how
-//! many replicas it has.
+//! `DesiredState`: the desired state of each worker, stored in the broker: its sources, whether it
+//! is on, and its number of replicas.
 //!
-//! The queue `raddle.groups` holds one message for each worker, so every manager sees a change at
-//! once, and the state outlives managers. Each change replaces, in one transaction, the message
-//! that it was decided from; if that message is gone, the change is decided again. When two
-//! managers declare a worker for the first time at once, there are two messages: the last one
-//! counts, and the next change replaces both. Sources stay when a manager ends: new messages become
-//! tasks that wait for the next manager, as with a consumer group.
+//! There is one message per worker in the queue `raddle.groups`, so all processes see it, and it
+//! outlives managers. A change atomically replaces the message that it was decided from. If that is
+//! gone, the change is decided again. If two managers declare a worker for the first time at the
+//! same time there are two messages: the last one counts, and the next change replaces both. The
+//! sources stay when a manager exits: messages become tasks that wait for the next one, as with a
+//! consumer group.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,64 +17,64 @@ use raddle_model::{QueueName, TaskSpec, Tid, schedule::is_slug, worker::WorkerSt
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::sleep};
 
-use super::{GroupWorker, ManagerError, Process, view::keepers};
+use super::{GroupWorker, ManagerError, Process, view::managers_of};
 
-/// The queue that holds the states.
-const GROUPS_QUEUE: &str = "raddle.groups";
-/// Most messages to read from the queue.
-const MAX_MESSAGES: u32 = 100_000;
-/// How long one blocking read lasts. It is repeated, so the value has no effect on latency.
+/// The queue.
+const GROUPS: &str = "raddle.groups";
+/// Most workers to read.
+const MAX_WORKERS: u32 = 100_000;
+/// Longest single wait. It is repeated, so nothing depends on the length.
 const WAIT: Duration = Duration::from_secs(3600);
-/// Pause after a broker error, before the next read.
+/// Pause after a broker error.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);
 
 /// The desired state of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DesiredState {
-    /// Its name, and that of its queue.
+    /// Its name, which is also the name of its queue.
     pub slug: String,
     /// The process that hosts it.
     pub process: String,
-    /// The file, or the program, that declares it.
+    /// The file or program that declares it.
     #[serde(default)]
     pub file: Option<String>,
-    /// The queues whose messages are all events for it.
+    /// Queues whose messages become tasks of this worker.
     #[serde(default)]
     pub sources: Vec<String>,
-    /// The task to make of an event, without the message.
+    /// The task for an event, without its message.
     #[serde(default)]
     pub event: Option<Box<TaskSpec>>,
     /// Whether it is on.
     pub on: bool,
-    /// How many replicas its file declares.
+    /// Replicas as the file declares.
     pub replicas: u32,
-    /// How many replicas to run instead, if that was changed at run time.
+    /// Replicas as set at run time.
     #[serde(default)]
     pub scaled: Option<u32>,
-    /// Whether it may have more than one replica.
+    /// Whether more than one replica is allowed.
     pub scales: bool,
     /// Whether it has a trigger.
     #[serde(default)]
     pub triggered: bool,
 }
 
-/// The states of all workers that the broker knows, and the messages that hold them.
+/// All known workers, and their messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DesiredStates {
-    by_slug: BTreeMap<String, DesiredState>,
+    workers: BTreeMap<String, DesiredState>,
     messages: Vec<(String, Message)>,
     last: u64,
-    /// How often the broker came back after an outage.
+    /// How many broker outages have ended.
     pub(super) returns: u64,
 }
 
 fn queue() -> QueueName {
-    GROUPS_QUEUE.parse().expect("the constant is a queue name")
+    GROUPS.parse().expect("it is the name of a queue")
 }
 
 impl DesiredState {
     /// The state that a file declares.
-    pub(super) fn from_file(process: &Process, worker: &GroupWorker, file: Option<&str>) -> Self {
+    pub(super) fn declared(process: &Process, worker: &GroupWorker, file: Option<&str>) -> Self {
         Self {
             slug: worker.slug.clone(),
             process: process.name.clone(),
@@ -89,30 +89,30 @@ impl DesiredState {
         }
     }
 
-    /// How many replicas to run.
+    /// The number of replicas.
     pub fn wanted(&self) -> u32 {
         self.scaled.unwrap_or(self.replicas)
     }
 
-    /// Whether `other` comes from another file. One file may have several managers, be at another
-    /// path on another machine, and be newer than the version that its other managers have read.
-    fn is_of_another_file(&self, other: &Self) -> bool {
-        let is_the_same = |other: &Self| {
-            let content = |state: &Self| {
+    /// Whether another state is from another file. One file may have several managers, at different
+    /// paths on different machines, and may be newer than what other managers have read.
+    fn is_from_another_file(&self, other: &Self) -> bool {
+        let declares_the_same = |other: &Self| {
+            let declaration = |of: &Self| {
                 (
-                    state.sources.clone(),
-                    state.event.clone(),
-                    state.replicas,
-                    state.triggered,
+                    of.sources.clone(),
+                    of.event.clone(),
+                    of.replicas,
+                    of.triggered,
                 )
             };
-            content(self) == content(other)
+            declaration(self) == declaration(other)
         };
-        self.process != other.process || (self.file != other.file && !is_the_same(other))
+        self.process != other.process || (self.file != other.file && !declares_the_same(other))
     }
 
-    /// This state, with the run-time changes (`on`, `scaled`) of an older one.
-    fn with_overrides_of(self, before: &Self) -> Self {
+    /// Keeps what was changed at run time.
+    fn with_runtime_changes(self, before: &Self) -> Self {
         Self {
             on: before.on,
             scaled: before.scaled.filter(|_| self.scales),
@@ -127,7 +127,7 @@ impl DesiredStates {
             .peek(PeekRequest {
                 queue: queue(),
                 after: 0,
-                max: MAX_MESSAGES,
+                max: MAX_WORKERS,
                 wait: Duration::ZERO,
             })
             .await?;
@@ -140,14 +140,14 @@ impl DesiredStates {
             all.last = all.last.max(message.id.as_u64());
             match serde_json::from_str::<DesiredState>(&message.body) {
                 Ok(state) if !is_slug(&state.slug) => {
-                    tracing::debug!(id = %message.id, slug = state.slug, "a message in {GROUPS_QUEUE} has an invalid slug and is ignored");
+                    tracing::debug!(id = %message.id, slug = state.slug, "skipped a message in {GROUPS} without a valid slug");
                 }
                 Ok(state) => {
                     all.messages.push((state.slug.clone(), message));
-                    all.by_slug.insert(state.slug.clone(), state);
+                    all.workers.insert(state.slug.clone(), state);
                 }
                 Err(error) => {
-                    tracing::debug!(id = %message.id, %error, "a message in {GROUPS_QUEUE} cannot be parsed and is ignored")
+                    tracing::debug!(id = %message.id, %error, "skipped a malformed message in {GROUPS}")
                 }
             }
         }
@@ -155,48 +155,46 @@ impl DesiredStates {
     }
 
     pub(super) fn get(&self, slug: &str) -> Option<&DesiredState> {
-        self.by_slug.get(slug)
+        self.workers.get(slug)
     }
 
-    /// The workers that have `source` as a source, with the task to make of each event.
+    /// The workers with this source.
     pub(super) fn subscribers(
         &self,
         source: &str,
     ) -> impl Iterator<Item = (&DesiredState, &TaskSpec)> {
-        let of_source =
+        let has_source =
             move |state: &&DesiredState| state.sources.iter().any(|name| name == source);
-        self.by_slug
+        self.workers
             .values()
-            .filter(of_source)
+            .filter(has_source)
             .filter_map(|state| Some((state, state.event.as_deref()?)))
     }
 
-    /// Replaces the state of a worker that was read, or removes it for `None`. Returns `false`,
-    /// without a change, if another process has changed it meanwhile.
+    /// Replaces the message of a worker, or removes it. Returns `false` if it has changed since it
+    /// was read.
     async fn replace(
         &self,
         broker: &dyn Messages,
         slug: &str,
         state: Option<&DesiredState>,
     ) -> Result<bool> {
-        let of_slug = |(slug_of_message, message): &(String, Message)| {
-            (slug_of_message == slug).then(|| message.clone())
-        };
+        let of_worker = |(of, message): &(String, Message)| (of == slug).then(|| message.clone());
         let to_message = |state: &DesiredState| NewMessage {
             queue: queue(),
-            body: serde_json::to_string(state).expect("all map keys are strings"),
+            body: serde_json::to_string(state).expect("it has only string keys"),
         };
         let transaction = MessageTransaction {
             queue: queue(),
-            messages: self.messages.iter().filter_map(of_slug).collect(),
+            messages: self.messages.iter().filter_map(of_worker).collect(),
             tasks: Vec::new(),
             new_messages: state.map(to_message).into_iter().collect(),
         };
         Ok(broker.apply_transaction(transaction).await?.is_some())
     }
 
-    /// Decides the new state of a worker from its current one, and again after each concurrent
-    /// change, so that no change is overwritten. Returns the state before and after.
+    /// Decides a new state from the current one, and repeats that until nothing has changed in
+    /// between. Returns both.
     async fn update(
         &mut self,
         broker: &dyn Messages,
@@ -214,12 +212,12 @@ impl DesiredStates {
     }
 }
 
-/// Declares the workers of a file. Changes made at run time stay. A slug that a manager of another
-/// file keeps is refused.
+/// Stores what a file declares of its workers. Changes made at run time stay. A slug that a manager
+/// of another file has is refused.
 ///
-/// A manager declares before it is registered, and again after that. If two managers declare one
-/// slug at the same time, the one that writes last either finds the other registered at its second
-/// declaration, or is found by it.
+/// A manager declares before it is registered, and again after that. If two declare one slug at the
+/// same time, the one that writes last finds the other registered at its second declaration, or is
+/// found.
 pub(super) async fn declare(
     broker: &dyn Broker,
     processes: &[Process],
@@ -228,13 +226,13 @@ pub(super) async fn declare(
 ) -> Result<(), ManagerError> {
     let mut known = DesiredStates::read(broker).await?;
     for (process, worker) in workers_of(processes) {
-        let declared = DesiredState::from_file(process, worker, file);
+        let declared = DesiredState::declared(process, worker, file);
         loop {
-            refuse_taken(broker, &known, &declared, manager).await?;
+            check_slug_is_free(broker, &known, &declared, manager).await?;
             let before = known.get(&worker.slug);
             let after = before.map_or_else(
                 || declared.clone(),
-                |before| declared.clone().with_overrides_of(before),
+                |before| declared.clone().with_runtime_changes(before),
             );
             if before == Some(&after) || known.replace(broker, &worker.slug, Some(&after)).await? {
                 break;
@@ -245,7 +243,7 @@ pub(super) async fn declare(
     Ok(())
 }
 
-/// Refuses slugs that a manager of another file keeps. Writes nothing.
+/// Refuses slugs that a manager of another file has. Writes nothing.
 pub(super) async fn check_slugs(
     broker: &dyn Broker,
     processes: &[Process],
@@ -254,10 +252,10 @@ pub(super) async fn check_slugs(
 ) -> Result<(), ManagerError> {
     let known = DesiredStates::read(broker).await?;
     for (process, worker) in workers_of(processes) {
-        refuse_taken(
+        check_slug_is_free(
             broker,
             &known,
-            &DesiredState::from_file(process, worker, file),
+            &DesiredState::declared(process, worker, file),
             manager,
         )
         .await?;
@@ -265,10 +263,10 @@ pub(super) async fn check_slugs(
     Ok(())
 }
 
-/// Refuses a slug that a manager of another file keeps. `manager` is the id of the declaring
-/// manager. The registry must be read after `known`: a manager that registers later declares once
-/// more, and then finds what this one has written.
-async fn refuse_taken(
+/// Refuses a slug that a manager of another file has. `manager` is the one that declares it. The
+/// registry is read after `known`: a manager that registers later declares again, and finds what
+/// this one has written.
+async fn check_slug_is_free(
     broker: &dyn Broker,
     known: &DesiredStates,
     declared: &DesiredState,
@@ -277,20 +275,20 @@ async fn refuse_taken(
     let slug = &declared.slug;
     let Some(before) = known
         .get(slug)
-        .filter(|before| declared.is_of_another_file(before))
+        .filter(|before| declared.is_from_another_file(before))
     else {
         return Ok(());
     };
-    let mut keepers = keepers(&broker.workers().await?, slug).into_iter();
-    match keepers
-        .find(|keeper| Some(keeper.tid) != manager && keeper.status != WorkerStatus::Draining)
+    let mut managers_of = managers_of(&broker.workers().await?, slug).into_iter();
+    match managers_of
+        .find(|other| Some(other.tid) != manager && other.status != WorkerStatus::Draining)
     {
         None => Ok(()),
-        Some(keeper) => Err(ManagerError::SlugTaken {
+        Some(other) => Err(ManagerError::SlugTaken {
             slug: slug.clone(),
             process: before.process.clone(),
             file: before.file.clone().unwrap_or_else(|| "another file".into()),
-            manager: keeper.tid,
+            manager: other.tid,
         }),
     }
 }
@@ -301,16 +299,16 @@ fn workers_of(processes: &[Process]) -> impl Iterator<Item = (&Process, &GroupWo
         .flat_map(|process| process.workers.iter().map(move |worker| (process, worker)))
 }
 
-/// The states of all workers that the broker knows, in the order of their slugs.
-pub async fn standings(broker: &dyn Broker) -> Result<Vec<DesiredState>> {
+/// The desired states of all known workers.
+pub async fn desired_states(broker: &dyn Broker) -> Result<Vec<DesiredState>> {
     Ok(DesiredStates::read(broker)
         .await?
-        .by_slug
+        .workers
         .into_values()
         .collect())
 }
 
-/// Changes the desired state of a worker. Returns `None` if there is no such worker.
+/// Changes the state of a worker. Returns `None` if it is unknown.
 pub(super) async fn change(
     broker: &dyn Messages,
     slug: &str,
@@ -328,8 +326,7 @@ pub(super) async fn change(
         .1)
 }
 
-/// Removes a worker: messages of its sources are no longer events for it. Its tasks stay. Returns
-/// its last state.
+/// Removes a worker: its sources make no more tasks for it. Existing tasks stay. Returns its state.
 pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<DesiredState>> {
     Ok(DesiredStates::read(broker)
         .await?
@@ -338,8 +335,11 @@ pub(super) async fn remove(broker: &dyn Messages, slug: &str) -> Result<Option<D
         .0)
 }
 
-/// Sends the states with every change, for ever.
-pub(super) async fn follow(broker: Arc<dyn Broker>, sender: watch::Sender<DesiredStates>) {
+/// Reports every change, without end.
+pub(super) async fn follow_desired_states(
+    broker: Arc<dyn Broker>,
+    states: watch::Sender<DesiredStates>,
+) {
     let (mut after, mut returns, mut is_away) = (0, 0, false);
     loop {
         let found = async {
@@ -347,7 +347,7 @@ pub(super) async fn follow(broker: Arc<dyn Broker>, sender: watch::Sender<Desire
             returns += u64::from(std::mem::take(&mut is_away));
             known.returns = returns;
             after = known.last.max(after);
-            let _ = sender.send(known);
+            let _ = states.send(known);
             broker
                 .peek(PeekRequest {
                     queue: queue(),
@@ -358,7 +358,7 @@ pub(super) async fn follow(broker: Arc<dyn Broker>, sender: watch::Sender<Desire
                 .await
         };
         if let Err(error) = found.await {
-            tracing::error!(%error, "the desired state of workers cannot be read");
+            tracing::error!(%error, "the desired state of workers cannot be read: retrying");
             is_away = true;
             sleep(ERROR_PAUSE).await;
         }
@@ -386,10 +386,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_message_counts_and_invalid_ones_are_ignored() {
+    fn the_last_message_counts_and_malformed_ones_are_skipped() {
         let process =
             Process::new("p").worker(GroupWorker::command("mail", ["true"]).source("orders"));
-        let on = DesiredState::from_file(&process, &process.workers[0], None);
+        let on = DesiredState::declared(&process, &process.workers[0], None);
         let off = DesiredState {
             on: false,
             scaled: Some(4),
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!((all.get("mail"), all.messages.len()), (Some(&off), 2));
         assert_eq!(all.subscribers("orders").count(), 1);
         assert_eq!(all.subscribers("refunds").count(), 0);
-        let again = on.clone().with_overrides_of(&off);
+        let again = on.clone().with_runtime_changes(&off);
         assert_eq!(
             (again.on, again.wanted()),
             (false, 4),
@@ -412,46 +412,46 @@ mod tests {
     }
 
     #[test]
-    fn tells_another_file_from_a_moved_or_changed_one() {
+    fn recognises_the_same_file_at_another_path_or_in_another_version() {
         let state = |process: &str, command: &str, file: &str| {
             let process = Process::new(process).worker(GroupWorker::command("mail", [command]));
-            DesiredState::from_file(&process, &process.workers[0], Some(file))
+            DesiredState::declared(&process, &process.workers[0], Some(file))
         };
         let one = state("post", "send", "/a.toml");
         for same in [
             state("post", "send", "/b.toml"),
             state("post", "send-2", "/a.toml"),
         ] {
-            assert!(!one.is_of_another_file(&same), "{same:?}");
+            assert!(!one.is_from_another_file(&same), "{same:?}");
         }
         for other in [
             state("post", "sort", "/b.toml"),
             state("rest", "send", "/a.toml"),
         ] {
-            assert!(one.is_of_another_file(&other), "{other:?}");
+            assert!(one.is_from_another_file(&other), "{other:?}");
         }
     }
 
-    /// A second change is written between the read and the write of the first.
+    /// Another change happens between the read and the write of a change.
     #[tokio::test(flavor = "multi_thread")]
-    async fn concurrent_changes_are_both_kept() {
+    async fn concurrent_changes_are_not_lost() {
         let broker = Sqlite::in_memory().await.unwrap();
         let process = Process::new("p").worker(GroupWorker::command("mail", ["true"]));
         declare(&broker, &[process], None, None).await.unwrap();
         let at_once =
             |change: Change<'_>| block_in_place(|| Handle::current().block_on(change)).unwrap();
-        let is_first = Cell::new(true);
+        let unchanged = Cell::new(true);
         let off = change(&broker, "mail", |state| {
-            if is_first.take() {
+            if unchanged.take() {
                 at_once(Box::pin(change(&broker, "mail", |state| {
                     state.scaled = Some(3)
                 })));
             }
             state.on = false;
         });
-        let off = off.await.unwrap().expect("the worker is declared");
+        let off = off.await.unwrap().expect("it is known");
         assert_eq!((off.on, off.wanted()), (false, 3));
-        assert_eq!(standings(&broker).await.unwrap(), [off]);
+        assert_eq!(desired_states(&broker).await.unwrap(), [off]);
         assert_eq!(
             broker
                 .peek(PeekRequest {
@@ -465,14 +465,14 @@ mod tests {
                 .len(),
             1
         );
-        is_first.set(true);
+        unchanged.set(true);
         let on = change(&broker, "mail", |state| {
-            if is_first.take() {
+            if unchanged.take() {
                 at_once(Box::pin(remove(&broker, "mail")));
             }
             state.on = true;
         });
-        assert_eq!(on.await.unwrap(), None, "it stays removed");
-        assert_eq!(standings(&broker).await.unwrap(), []);
+        assert_eq!(on.await.unwrap(), None, "it is not created again");
+        assert_eq!(desired_states(&broker).await.unwrap(), []);
     }
 }

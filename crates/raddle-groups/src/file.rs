@@ -1,4 +1,4 @@
-//! Parser of `raddle.toml`: its groups, and the line of each mistake.
+//! `raddle.toml`: its groups, and the line numbers of errors.
 
 use std::collections::BTreeMap;
 
@@ -7,23 +7,23 @@ use toml::de::{DeTable, DeValue};
 
 use super::{GroupConfigError, Process, check::check};
 
-/// Reports the first mistake in a file.
+/// An invalid `raddle.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{line}: {mistake}")]
+#[error("{line}: {error}")]
 pub struct GroupFileError {
-    /// Its line, counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// The mistake.
+    /// The error.
     #[source]
-    pub mistake: GroupConfigError,
+    pub error: GroupConfigError,
 }
 
 impl GroupFileError {
-    /// Finds the line of a mistake in the text of its file.
-    pub fn locate(text: &str, mistake: GroupConfigError) -> Self {
+    /// Finds the line of an error.
+    pub fn locate(text: &str, error: GroupConfigError) -> Self {
         Self {
-            line: line_of(text, &mistake.path),
-            mistake,
+            line: find_line(text, &error.path),
+            error,
         }
     }
 }
@@ -32,49 +32,49 @@ impl GroupFileError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GroupFile {
-    /// The broker's URL. The caller reads it; it is only permitted here.
+    /// The broker, which is read elsewhere.
     #[serde(default, rename = "queue_url")]
     _queue_url: Option<IgnoredAny>,
     #[serde(default)]
     process: BTreeMap<String, Process>,
 }
 
-/// Reads and checks the groups of a `raddle.toml`, in the order of their names.
-pub fn read(text: &str) -> Result<Vec<Process>, GroupFileError> {
-    let to_error = |error: toml::de::Error, path: String| {
-        let mut reason = error.message().trim_end().to_owned();
+/// Parses and checks a `raddle.toml`. Groups are ordered by name.
+pub fn parse(text: &str) -> Result<Vec<Process>, GroupFileError> {
+    let locate = |parse_error: toml::de::Error, path: String| {
+        let mut reason = parse_error.message().trim_end().to_owned();
         if path == "process" {
-            reason += ": each process needs its name in the heading, as in [process.mail]";
+            reason += ": write the name in the heading, as in [process.mail]";
         }
-        let mistake = GroupConfigError { path, reason };
-        let line = error.span().map_or_else(
-            || line_of(text, &mistake.path),
+        let error = GroupConfigError { path, reason };
+        let line = parse_error.span().map_or_else(
+            || find_line(text, &error.path),
             |span| line_at(text, span.start),
         );
-        GroupFileError { line, mistake }
+        GroupFileError { line, error }
     };
-    let reader = toml::Deserializer::parse(text).map_err(|error| to_error(error, ".".into()))?;
+    let reader = toml::Deserializer::parse(text).map_err(|error| locate(error, ".".into()))?;
     let GroupFile { process, .. } = serde_path_to_error::deserialize(reader).map_err(|error| {
         let path = error.path().to_string();
-        to_error(error.into_inner(), path)
+        locate(error.into_inner(), path)
     })?;
     let named = |(name, process): (String, Process)| Process { name, ..process };
     let processes: Vec<Process> = process.into_iter().map(named).collect();
-    check(&processes).map_err(|mistake| GroupFileError::locate(text, mistake))?;
+    check(&processes).map_err(|error| GroupFileError::locate(text, error))?;
     Ok(processes)
 }
 
-/// The line of the deepest part of `path` that exists in the text.
-fn line_of(text: &str, path: &str) -> usize {
+/// The line of a path, or of the last part of it that exists.
+fn find_line(text: &str, path: &str) -> usize {
     let Ok(table) = DeTable::parse(text) else {
         return 1;
     };
-    let (mut value, mut offset) = (DeValue::Table(table.into_inner()), 0);
+    let (mut here, mut at) = (DeValue::Table(table.into_inner()), 0);
     for word in path
         .split(['.', '['])
         .map(|word| word.trim_end_matches(']'))
     {
-        let next = match value {
+        let next = match here {
             DeValue::Table(table) => table
                 .into_iter()
                 .find(|(key, _)| key.get_ref() == word)
@@ -85,12 +85,10 @@ fn line_of(text: &str, path: &str) -> usize {
             }),
             _ => None,
         };
-        let Some((span, next_value)) = next else {
-            break;
-        };
-        (value, offset) = (next_value.into_inner(), span.start);
+        let Some((span, value)) = next else { break };
+        (here, at) = (value.into_inner(), span.start);
     }
-    line_at(text, offset)
+    line_at(text, at)
 }
 
 fn line_at(text: &str, offset: usize) -> usize {
@@ -138,8 +136,8 @@ trigger = { every = "10s", lifetime = "5s" }
 "#;
 
     #[test]
-    fn reads_a_file() {
-        let processes = read(FILE).unwrap();
+    fn parses_a_file() {
+        let processes = parse(FILE).unwrap();
         let [clock, mail] = &processes[..] else {
             panic!("{processes:?}")
         };
@@ -158,89 +156,89 @@ trigger = { every = "10s", lifetime = "5s" }
         );
     }
 
-    fn error_text(text: &str) -> String {
-        read(text).unwrap_err().to_string()
+    fn parse_error(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
     }
 
-    /// A process and a worker, with something wrong in one of them.
-    fn error_with(process: &str, worker: &str) -> String {
-        error_text(&format!(
+    /// The error of a process and a worker with these lines.
+    fn error_of(process: &str, worker: &str) -> String {
+        parse_error(&format!(
             "[process.a]\n{process}\n[[process.a.worker]]\nslug = 'x'\n{worker}\n"
         ))
     }
 
     #[test]
-    fn reports_mistakes_with_line_and_fix() {
-        let keys = "`worker`, `replicas`, `concurrency`, `shutdown_timeout`, `start_timeout`, `hang_timeout`, `restart`, `max_tasks`, `max_age`, `max_rss_mb`, `jitter`, `startup`, `shutdown`, `after`, `caps`, `reconnect`";
+    fn errors_name_line_key_and_fix() {
+        let keys = "`worker`, `replicas`, `concurrency`, `shutdown_timeout`, `start_timeout`, `hang_timeout`, `restart`, `max_tasks`, `max_age`, `max_rss_mb`, `jitter`, `hosts`, `host`, `startup`, `shutdown`, `after`, `caps`, `reconnect`";
         assert_eq!(
-            error_with("replica = 2", ""),
+            error_of("replica = 2", ""),
             format!("2: at 'process.a.replica': unknown field `replica`, expected one of {keys}")
         );
         assert_eq!(
-            error_text("proces = 1"),
+            parse_error("proces = 1"),
             "1: at 'proces': unknown field `proces`, expected `queue_url` or `process`"
         );
         assert_eq!(
-            error_text(""),
-            "1: at 'process': no process is configured: write a table [process.NAME]"
+            parse_error(""),
+            "1: at 'process': there is none: write a table [process.NAME]"
         );
         assert_eq!(
-            error_text("\n[process.a]\nreplicas = 2"),
+            parse_error("\n[process.a]\nreplicas = 2"),
             "2: at 'process.a': it hosts no worker: write a table [[process.a.worker]]"
         );
         assert_eq!(
-            error_with(
+            error_of(
                 "",
                 "command = ['x']\n[process.b]\n[[process.b.worker]]\nslug = 'x'"
             ),
-            "8: at 'process.b.worker[0].slug': 'x' is already the slug of process.a.worker[0]: choose another"
+            "8: at 'process.b.worker[0].slug': 'x' is that of process.a.worker[0]: give each its own"
         );
         assert_eq!(
-            error_with("replicas = 2", "[[process.a.worker]]\nslug = 'y'"),
+            error_of("replicas = 2", "[[process.a.worker]]\nslug = 'y'"),
             "2: at 'process.a.replicas': more than one replica is for a process with one worker: write a process for each"
         );
         assert_eq!(
-            error_with("replicas = 2", "command = ['x']\ntrigger = { every = 5 }"),
+            error_of("replicas = 2", "command = ['x']\ntrigger = { every = 5 }"),
             "2: at 'process.a.replicas': more than one replica is for workers without a trigger: leave out one of the two"
         );
         assert_eq!(
-            error_with("replicas = 0", ""),
+            error_of("replicas = 0", ""),
             "2: at 'process.a.replicas': 0 is not between 1 and 1000"
         );
         assert_eq!(
-            error_with("", "execution_timeout = 0"),
+            error_of("", "execution_timeout = 0"),
             "5: at 'process.a.worker[0].execution_timeout': 0ns is not between 10ms and 7 days"
         );
         assert_eq!(
-            error_with("shutdown_timeout = '200h'", ""),
+            error_of("shutdown_timeout = '200h'", ""),
             "2: at 'process.a.shutdown_timeout': 720000s is not between 10ms and 7 days"
         );
         assert_eq!(
-            error_with("hang_timeout = '1ms'", ""),
+            error_of("hang_timeout = '1ms'", ""),
             "2: at 'process.a.hang_timeout': 1ms is not between 200ms and 7 days"
         );
         assert_eq!(
-            error_with("after = ['b']", ""),
+            error_of("after = ['b']", ""),
             "2: at 'process.a.after[0]': there is no process 'b': there are a"
         );
         assert_eq!(
-            error_with(
+            error_of(
                 "after = ['b']",
                 "[process.b]\nafter = ['a']\n[[process.b.worker]]\nslug = 'y'"
             ),
-            "2: at 'process.a.after': it waits for itself, through b: remove one of them"
+            "2: at 'process.a.after': it waits for itself through b: remove one of them"
         );
         assert_eq!(
-            error_with("", "sources = ['q']"),
-            "3: at 'process.a.worker[0]': it has events but nothing to run for them: give it a command, a routine or a handler"
+            error_of("", "sources = ['q']"),
+            "3: at 'process.a.worker[0]': it has events, and nothing to run for them: give it a command, a routine or a handler"
         );
         assert_eq!(
-            error_with("", "command = ['x']\nroutine = 'y'"),
+            error_of("", "command = ['x']\nroutine = 'y'"),
             "3: at 'process.a.worker[0]': command, routine and handler exclude each other: give one"
         );
         assert_eq!(
-            error_with("", "command = ['x']\nsources = ['ok', 'raddle.dead']"),
-            "6: at 'process.a.worker[0].sources[1]': 'raddle.dead' is reserved for Raddle's own queues: use another name"
+            error_of("", "command = ['x']\nsources = ['ok', 'raddle.dead']"),
+            "6: at 'process.a.worker[0].sources[1]': 'raddle.dead' is one of Raddle's own queues: use another"
         );
         for own in [
             "raddle.spawn.requests",
@@ -249,26 +247,26 @@ trigger = { every = "10s", lifetime = "5s" }
             "T1794880718606475264.inbox",
         ] {
             assert_eq!(
-                error_text(&format!(
+                parse_error(&format!(
                     "[process.a]\n[[process.a.worker]]\nslug = '{own}'\n"
                 )),
                 format!(
-                    "3: at 'process.a.worker[0].slug': '{own}' is reserved for Raddle's own queues: use another name"
+                    "3: at 'process.a.worker[0].slug': '{own}' is one of Raddle's own queues: use another"
                 )
             );
         }
         assert_eq!(
-            error_with("", "command = ['x']\nretry = { attempts = 2 }"),
+            error_of("", "command = ['x']\nretry = { attempts = 2 }"),
             "6: at 'process.a.worker[0].retry': means nothing without on_error = \"retry\""
         );
     }
 
     #[test]
-    fn reports_the_key_of_each_mistake() {
+    fn other_errors_name_their_key_too() {
         for (process, worker, line, path, words) in [
             ("jitter = 2.0", "", 2, "jitter", "between 0 and 0.9"),
             ("max_rss_mb = 1", "", 2, "max_rss_mb", "between 8 and"),
-            ("caps = ['a,b']", "", 2, "caps", "a string of its own"),
+            ("caps = ['a,b']", "", 2, "caps", "its own string"),
             ("restart = 'sometimes'", "", 2, "restart", "unknown variant"),
             ("replicas = 'two'", "", 2, "replicas", "invalid type"),
             (
@@ -301,14 +299,14 @@ trigger = { every = "10s", lifetime = "5s" }
             ),
             ("", "command = []", 5, "worker[0].command", "name a program"),
         ] {
-            let text = error_with(process, worker);
+            let said = error_of(process, worker);
             assert!(
-                text.starts_with(&format!("{line}: at 'process.a.{path}")) && text.contains(words),
-                "{text}"
+                said.starts_with(&format!("{line}: at 'process.a.{path}")) && said.contains(words),
+                "{said}"
             );
         }
-        assert!(error_text("[process").starts_with("1: at '.': "));
-        let unnamed = error_text("[[process]]\nname = 'mail'");
+        assert!(parse_error("[process").starts_with("1: at '.': "));
+        let unnamed = parse_error("[[process]]\nname = 'mail'");
         assert!(
             unnamed.starts_with("1: at 'process': ") && unnamed.ends_with("as in [process.mail]"),
             "{unnamed}"
@@ -317,8 +315,8 @@ trigger = { every = "10s", lifetime = "5s" }
 
     proptest::proptest! {
         #[test]
-        fn no_text_makes_read_panic(text: String) {
-            let _ = read(&text);
+        fn the_parser_never_panics(text: String) {
+            let _ = parse(&text);
         }
     }
 }

@@ -1,25 +1,28 @@
-//! Description of a process for the log, before it is killed. Parts that cannot be read are left
-//! out.
+//! Describes a hanging process for the log, before it is killed. Unreadable details are left out.
 
 use std::fs;
 
-/// Most stack frames, and most children, in a description.
-const MAX_ENTRIES: usize = 16;
+/// Most items of each kind.
+const MAX_ITEMS: usize = 16;
 
-/// Describes the state of a process, where its main thread is in the kernel, and the titles of its
-/// children: a runner's title names its task.
-pub(super) fn describe(pid: u32) -> String {
+/// The state of a process, the kernel stack of its main thread, and the titles of its children:
+/// runners show their task.
+pub(super) fn describe_process(pid: u32) -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let status = read("status");
     let state = status
         .lines()
         .find_map(|line| line.strip_prefix("State:"))
         .unwrap_or_default();
-    let stack: Vec<String> = read("stack").lines().take(MAX_ENTRIES).map(frame).collect();
+    let stack: Vec<String> = read("stack")
+        .lines()
+        .take(MAX_ITEMS)
+        .map(frame_name)
+        .collect();
     let children = read(&format!("task/{pid}/children"));
     let children = children
         .split_whitespace()
-        .take(MAX_ENTRIES)
+        .take(MAX_ITEMS)
         .map(title)
         .filter(|title| !title.is_empty());
     let parts = [
@@ -27,7 +30,7 @@ pub(super) fn describe(pid: u32) -> String {
         (
             "waits in",
             Some(read("wchan"))
-                .filter(|function| function != "0")
+                .filter(|place| place != "0")
                 .unwrap_or_default(),
         ),
         (
@@ -41,20 +44,20 @@ pub(super) fn describe(pid: u32) -> String {
         ("stack", stack.join(" < ")),
         ("runs", children.collect::<Vec<_>>().join(", ")),
     ];
-    let texts = parts
+    let described = parts
         .iter()
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| format!("{name} {value}"));
-    let texts: Vec<String> = texts.collect();
-    if texts.is_empty() {
-        "the process is gone".into()
+        .filter(|(_, what)| !what.is_empty())
+        .map(|(name, what)| format!("{name} {what}"));
+    let described: Vec<String> = described.collect();
+    if described.is_empty() {
+        "it is gone".into()
     } else {
-        texts.join("; ")
+        described.join("; ")
     }
 }
 
-/// The function of a stack frame: `do_epoll_wait` for `[<0>] do_epoll_wait+0x5c/0x90`.
-fn frame(line: &str) -> String {
+/// `do_epoll_wait` for `[<0>] do_epoll_wait+0x5c/0x90`.
+fn frame_name(line: &str) -> String {
     let name = line.split_once("] ").map_or(line, |(_, name)| name);
     name.split('+').next().unwrap_or(name).to_owned()
 }
@@ -77,16 +80,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn describes_a_live_process_and_reports_one_that_is_gone() {
+    fn describes_a_live_process_and_reports_a_missing_one() {
         let mut sleeper = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
             .unwrap();
-        let seen = describe(sleeper.id());
+        let seen = describe_process(sleeper.id());
         assert!(seen.starts_with("state "), "{seen}");
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
-        assert_eq!(describe(u32::MAX), "the process is gone");
-        assert_eq!(frame("[<0>] do_epoll_wait+0x5c/0x90"), "do_epoll_wait");
+        assert_eq!(describe_process(u32::MAX), "it is gone");
+        assert_eq!(frame_name("[<0>] do_epoll_wait+0x5c/0x90"), "do_epoll_wait");
     }
 }

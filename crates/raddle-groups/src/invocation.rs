@@ -1,4 +1,4 @@
-//! Arguments and environment of a group process. Pure.
+//! The command line of a group process. Pure.
 
 use std::{collections::BTreeSet, ffi::OsString};
 
@@ -12,15 +12,15 @@ use super::{
 use raddle_spawner::{ProcessTemplate, WARM_VARIABLE, worker_args};
 
 const QUEUE_URL: &str = "QUEUE_URL";
-/// How many heartbeats fit into the time after which a process counts as hung.
+/// Heartbeats per hang timeout.
 const HEARTBEATS_PER_TIMEOUT: u32 = 5;
-/// Longest heartbeat interval, used unless `hang_timeout` needs a shorter one. More frequent
-/// heartbeats gain nothing, and those of five hundred processes would be a noticeable load.
+/// Shortest heartbeat interval: more heartbeats gain nothing, and hundreds of processes would cost
+/// CPU.
 const MAX_HEARTBEAT_INTERVAL: HumanDuration = HumanDuration::secs(1);
 
-/// Builds the template of a process of the manager `parent`. The process serves the slugs that are
-/// not in `off`, and starts `paused` or not.
-pub(super) fn template(
+/// The template of a process of manager `parent`. It serves the slugs that are not `off`, and may
+/// start paused.
+pub(super) fn build_template(
     options: &Options,
     parent: Tid,
     process: &Process,
@@ -38,35 +38,34 @@ pub(super) fn template(
         .filter(|worker| !off.contains(&worker.slug));
     let slugs: Vec<&str> = on.clone().map(|worker| worker.slug.as_str()).collect();
     args.extend(worker_args(&process.name, &slugs).map(OsString::from));
-    let mut push_args = |words: &[&str]| args.extend(words.iter().map(OsString::from));
-    if !options.words.iter().any(|word| word == "--verbose") {
-        // The worker's own messages about its stop are noise: the manager logs it.
-        push_args(&["--quiet"]);
+    let mut push = |extra_args: &[&str]| args.extend(extra_args.iter().map(OsString::from));
+    if !options.extra_args.iter().any(|arg| arg == "--verbose") {
+        // Routine messages about starts and stops are not worth logging.
+        push(&["--quiet"]);
     }
-    push_args(&[
+    push(&[
         "--once=false",
         "--concurrency",
         &process.concurrency.to_string(),
     ]);
     if !process.caps.is_empty() {
-        push_args(&["--caps", &process.caps.join(",")]);
+        push(&["--caps", &process.caps.join(",")]);
     }
     match options.url.secret() {
-        // A URL with a password goes into the environment: every user of the machine can read
-        // arguments.
+        // A password must not be in the arguments, which every user can read.
         Some(url) => env.push((
             QUEUE_URL.into(),
-            with_reconnect_params(url, process.reconnect).into(),
+            with_reconnect_policy(url, process.reconnect).into(),
         )),
-        None => push_args(&["--queue-url", &options.url.to_string()]),
+        None => push(&["--queue-url", &options.url.to_string()]),
     }
-    args.extend(options.words.iter().cloned());
+    args.extend(options.extra_args.iter().cloned());
     args.extend(host_args(process).into_iter().map(OsString::from));
     let params = GroupProcessParams {
         manager: std::process::id(),
         parent,
         paused,
-        every: heartbeat_interval(process),
+        heartbeat_interval: heartbeat_interval(process),
         execution_timeout: on
             .map(|worker| (worker.slug.clone(), worker.execution_timeout))
             .collect(),
@@ -75,7 +74,7 @@ pub(super) fn template(
         startup: process.startup.clone(),
         shutdown: process.shutdown.clone(),
     };
-    let params = serde_json::to_string(&params).expect("all map keys are strings");
+    let params = serde_json::to_string(&params).expect("a params has only string keys");
     env.extend([
         (WARM_VARIABLE.into(), "1".into()),
         (VARIABLE.into(), params.into()),
@@ -83,24 +82,23 @@ pub(super) fn template(
     ProcessTemplate { program, args, env }
 }
 
-/// The arguments about the hosts of a process. They come last, because the program of a host takes
-/// all further arguments.
+/// The arguments about hosts. They come last, because the program of a host takes the rest.
 fn host_args(process: &Process) -> Vec<String> {
     if process.hosts.is_none() && process.host.is_empty() {
         return Vec::new();
     }
     let shutdown = format!("{}ms", process.shutdown_timeout.0.as_millis());
-    let mut words: Vec<String> = vec![
+    let mut args: Vec<String> = vec![
         "--hosts".into(),
         process.hosts.unwrap_or(1).to_string(),
         "--host-shutdown-timeout".into(),
         shutdown,
     ];
     if !process.host.is_empty() {
-        words.push("--host".into());
-        words.extend(process.host.iter().cloned());
+        args.push("--host".into());
+        args.extend(process.host.iter().cloned());
     }
-    words
+    args
 }
 
 /// The heartbeat interval of a process.
@@ -108,8 +106,8 @@ pub(super) fn heartbeat_interval(process: &Process) -> HumanDuration {
     HumanDuration(process.hang_timeout.0 / HEARTBEATS_PER_TIMEOUT).min(MAX_HEARTBEAT_INTERVAL)
 }
 
-/// Adds the reconnect policy of a process to the URL of a Redis server.
-fn with_reconnect_params(url: &str, reconnect: Option<ReconnectPolicy>) -> String {
+/// The URL of a Redis server with a reconnect policy.
+fn with_reconnect_policy(url: &str, reconnect: Option<ReconnectPolicy>) -> String {
     let ReconnectPolicy {
         initial,
         max,
@@ -125,13 +123,13 @@ fn with_reconnect_params(url: &str, reconnect: Option<ReconnectPolicy>) -> Strin
         .into_iter()
         .filter_map(|(key, span)| Some((key, span?)))
     {
-        let separator = if url.contains('?') { '&' } else { '?' };
-        url.push_str(&format!("{separator}{key}={}ms", span.0.as_millis()));
+        let mark = if url.contains('?') { '&' } else { '?' };
+        url.push_str(&format!("{mark}{key}={}ms", span.0.as_millis()));
     }
     url
 }
 
-/// Whether several processes can share a broker.
+/// Whether processes can share a broker.
 pub(super) fn is_shared(url: &BrokerUrl) -> bool {
     *url != BrokerUrl::Memory
 }
@@ -147,14 +145,14 @@ mod tests {
             max: None,
             give_up_after: Some(HumanDuration::secs(9)),
         };
-        let url = with_reconnect_params("redis://h:1", Some(reconnect));
+        let url = with_reconnect_policy("redis://h:1", Some(reconnect));
         assert_eq!(url, "redis://h:1?initial=50ms&give_up_after=9000ms");
         assert_eq!(
-            with_reconnect_params("redis://h:1?db=2", Some(reconnect))
+            with_reconnect_policy("redis://h:1?db=2", Some(reconnect))
                 .matches('?')
                 .count(),
             1
         );
-        assert_eq!(with_reconnect_params("redis://h:1", None), "redis://h:1");
+        assert_eq!(with_reconnect_policy("redis://h:1", None), "redis://h:1");
     }
 }

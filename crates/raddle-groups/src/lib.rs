@@ -1,36 +1,35 @@
-//! Groups: processes that host workers. A manager keeps a number of replicas of each alive,
-//! replaces those that hang, and stops them in stages.
+//! Groups: supervised replicas of processes that host workers, replaced when they hang, and stopped in
+//! stages.
 //!
 //! ```text
 //!              start, signals                claim, run, finish
 //!  manager ─────────────────────► process (× replicas) ◄──────► broker
-//!   │   ▲    death (pidfd), stop (SIGCHLD)     │
+//!   │   ▲    exit (pidfd), stop (SIGCHLD)      │
 //!   │   └──────────────────────────────────────┘ heartbeats, in a page of shared memory
-//!   └── source consumer: messages of sources → tasks of slugs
+//!   └── source consumers: messages of sources → tasks of slugs
 //! ```
 //!
-//! | file | contents |
+//! | file | what |
 //! | --- | --- |
-//! | `process.rs`, `check.rs` | configuration of a group, and its validation. Pure |
-//! | `file.rs` | `raddle.toml`, with the line of each mistake. Pure |
+//! | `process.rs`, `check.rs` | the configuration of a group, and its validation. Pure |
+//! | `file.rs` | `raddle.toml`, with line numbers of errors. Pure |
 //! | `offers.rs` | whether a program offers the routines of a file. Pure |
 //! | `service_manager.rs` | how long a stop may take, and whether compose or systemd waits that long. Pure |
-//! | `invocation.rs` | arguments and environment of a group process. Pure |
-//! | `children.rs` | child processes: start, events, progress pages |
-//! | `hang_report.rs`, `overdue.rs` | diagnostics of a process before it is killed; timing out its overdue tasks |
+//! | `invocation.rs` | the command line of a group process. Pure |
+//! | `children.rs` | the processes: starting and watching them |
+//! | `hang_report.rs`, `overdue.rs` | what a hanging process is doing; its tasks that have timed out |
 //! | `desired_state.rs` | the desired state of each worker, stored in the broker |
-//! | `source_consumer.rs` | converts messages of sources into tasks |
-//! | `backlog.rs` | warns about waiting tasks that an older version of the file made |
-//! | `trigger.rs` | stores triggers as schedules that the manager owns |
-//! | `view.rs` | lists, scales, switches and forgets workers of groups |
-//! | `service.rs`, `logging.rs` | the manager's event loop; its log messages |
-//! | `lifecycle.rs` | registration, run and end of a manager; its builder |
-//! | `metrics.rs` | Prometheus metrics of a manager |
-//! | `group_process.rs`, `hook.rs` | the child's side: what a group process does besides being a worker |
+//! | `source_consumer.rs` | turning messages of sources into tasks |
+//! | `backlog.rs` | waiting tasks from an older version of the file |
+//! | `trigger.rs` | triggers as schedules that the manager owns |
+//! | `view.rs` | listing and changing groups |
+//! | `service.rs`, `logging.rs` | the loop, and its log |
+//! | `lifecycle.rs` | register, run, deregister; the builder |
+//! | `group_process.rs`, `hook.rs` | the side of a group process: what it does besides being a worker |
 //!
-//! [`raddle_supervisor`] decides which process is started, replaced and stopped. A manager is
-//! itself a task: it has an id, an entry in the registry, control queues and a title. Its processes
-//! are ordinary workers, bound to queues by their slugs.
+//! [`raddle_supervisor`] decides which process is started, replaced and stopped. A manager is itself a
+//! task: it has an id, a registration, control queues and a title. Its processes are ordinary workers
+//! that serve the queues of their slugs.
 
 mod backlog;
 mod check;
@@ -54,14 +53,15 @@ mod trigger;
 mod view;
 
 pub use check::GroupConfigError;
-pub use desired_state::{DesiredState, standings};
-pub use file::{GroupFileError, read};
-pub use group_process::{GroupProcess, GroupProcessError, KILLED};
+pub use desired_state::{DesiredState, desired_states};
+pub use file::{GroupFileError, parse};
+pub use group_process::{EXIT_KILLED, GroupProcess, GroupProcessError};
 pub use lifecycle::{
     Builder, GroupEnd, GroupHandle, GroupSnapshot, Manager, ManagerError, Options,
 };
-pub use offers::unoffered_routine;
+pub use offers::find_unoffered_routine;
 pub use process::{GroupWorker, OnError, Process, ReconnectPolicy, Trigger};
 pub use view::{
-    ForgottenWorker, GroupChangeError, GroupManagerRef, GroupWorkerView, forget, list, scale, turn,
+    ForgottenWorker, GroupChangeError, GroupManagerRef, GroupWorkerView, forget, list, scale,
+    set_worker_on,
 };

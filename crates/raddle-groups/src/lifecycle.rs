@@ -1,4 +1,4 @@
-//! The lifecycle of a manager: registration, run and end; its builder and its handle.
+//! The lifecycle of a manager: register, run, deregister; and its builder.
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use super::{
     check::{check, check_streams},
     desired_state::{check_slugs, declare},
     invocation::is_shared,
-    offers::unoffered_routine,
+    offers::find_unoffered_routine,
     service::GroupService,
     trigger,
 };
@@ -34,28 +34,27 @@ use raddle_worker::{
     worker::{is_local, this_host},
 };
 
-/// Path of this program.
+/// This program.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// The configuration of a manager.
+/// How a manager behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name, for lists and titles.
+    /// Name in lists and titles.
     pub name: String,
-    /// The processes that it keeps.
+    /// Its processes.
     pub processes: Vec<Process>,
-    /// The file, or the program, that declares them.
+    /// The file or program that declares them.
     pub file: Option<String>,
-    /// Where the tasks are kept.
+    /// The broker.
     pub url: BrokerUrl,
-    /// The program of its processes, with arguments and environment. It must understand `worker
-    /// start`.
+    /// The program of its processes, which must understand `worker start`.
     pub program: ProcessTemplate,
-    /// Further arguments, after all others.
-    pub words: Vec<OsString>,
-    /// After how long without a renewal its registration expires.
+    /// Further arguments.
+    pub extra_args: Vec<OsString>,
+    /// Length of its lease.
     pub lease: Duration,
-    /// Whether each SIGTERM and SIGINT to this process is a request to stop.
+    /// Whether SIGTERM and SIGINT to this process are stop requests.
     pub signals: bool,
 }
 
@@ -64,12 +63,12 @@ pub struct Manager {
     broker: Arc<dyn Broker>,
     options: Options,
     registration: Registration,
-    snapshot_sender: watch::Sender<GroupSnapshot>,
+    snapshot_tx: watch::Sender<GroupSnapshot>,
 }
 
 /// Builds a manager.
 ///
-/// Its processes run this program again, so the program must have `#[raddle::main]`.
+/// Its processes are this program again, so it needs `#[raddle::main]`.
 #[derive(Clone, Debug)]
 pub struct Builder {
     name: String,
@@ -82,55 +81,57 @@ pub struct Builder {
 #[derive(Clone, Debug)]
 pub struct GroupHandle(watch::Receiver<GroupSnapshot>);
 
-/// The processes of a manager at one moment.
+/// The current numbers of a manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupSnapshot {
     /// The processes of each group.
     pub groups: BTreeMap<String, GroupCounts>,
-    /// How many processes it has started so far.
+    /// Processes started so far.
     pub started: u64,
     /// Its status, as in its title.
     pub status: &'static str,
-    /// Whether all desired processes are ready.
+    /// Whether all wanted processes are ready.
     pub is_up: bool,
 }
 
-/// The result of a manager's run.
+/// How a manager ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupEnd {
-    /// How many processes it started.
+    /// Processes that it started.
     pub started: u64,
-    /// How many processes, during its stop, needed a SIGKILL to them or to their tasks.
+    /// Processes that needed a SIGKILL in its stop, for themselves or for their attempts.
     pub killed: u64,
 }
 
-/// Reports why a manager cannot run.
+/// Why a manager could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManagerError {
-    /// Its groups cannot be run.
+    /// Its groups are invalid.
     #[error(transparent)]
-    Mistake(#[from] GroupConfigError),
-    /// The broker failed or cannot be reached.
+    InvalidConfig(#[from] GroupConfigError),
+    /// The broker failed.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
-    /// The SIGCHLD or stop-signal handlers cannot be installed.
-    #[error("cannot listen for signals: {0}")]
+    /// Signal handlers could not be installed, so stopped processes would not be noticed.
+    #[error("cannot handle signals: {0}")]
     Signals(#[source] std::io::Error),
-    /// The broker's URL is invalid.
+    /// The broker URL is invalid.
     #[error(transparent)]
     Url(#[from] raddle_broker_connect::ParseBrokerUrlError),
-    /// The broker `mem://` exists in one process only.
-    #[error("mem:// is for one process, and a group has several: use sqlite:PATH or redis://…")]
+    /// An in-memory broker cannot be shared by processes.
+    #[error(
+        "mem:// works within one process, and groups have several: use sqlite:PATH or redis://…"
+    )]
     Memory,
-    /// A manager of another file keeps a worker with the same slug.
+    /// A manager of another file has a worker with the same slug.
     #[error(
         "the slug '{slug}' is that of process.{process} in {file}, which the manager {manager} keeps: \
          give this one another slug, or stop that manager with 'raddle task stop {manager}'"
     )]
     SlugTaken {
-        /// The worker.
+        /// The slug.
         slug: String,
         /// The process that hosts it there.
         process: String,
@@ -139,7 +140,7 @@ pub enum ManagerError {
         /// Its manager.
         manager: Tid,
     },
-    /// Another manager of this name keeps some of the same workers.
+    /// Another manager with this name has some of its workers.
     #[error(
         "the manager {manager} of the name '{name}' keeps these groups: stop it with 'raddle down', or give this one another name with --name \
          to have as many processes again"
@@ -147,7 +148,7 @@ pub enum ManagerError {
     Kept {
         /// The name of both.
         name: String,
-        /// The other one.
+        /// The other manager.
         manager: Tid,
     },
     /// A trigger could not be stored.
@@ -155,7 +156,7 @@ pub enum ManagerError {
     Trigger {
         /// The worker.
         slug: String,
-        /// The cause.
+        /// The error.
         source: schedule::Error,
     },
 }
@@ -174,21 +175,21 @@ impl ManagerError {
 }
 
 impl Options {
-    /// The options of a manager whose processes run this program.
+    /// Options for processes that are this program.
     pub fn new(url: BrokerUrl, processes: Vec<Process>) -> Self {
         let program = ProcessTemplate {
             program: PROGRAM.into(),
             args: vec!["raddle".into()],
             env: Vec::new(),
         };
-        let (name, words) = (kind::GROUP.into(), Vec::new());
+        let (name, extra_args) = (kind::GROUP.into(), Vec::new());
         Self {
             name,
             processes,
             file: None,
             url,
             program,
-            words,
+            extra_args,
             lease: LEASE,
             signals: false,
         }
@@ -197,7 +198,7 @@ impl Options {
     fn info(&self) -> WorkerInfo {
         let mut slugs = CapSet::new();
         for worker in self.processes.iter().flat_map(|process| &process.workers) {
-            // Cannot fail: every slug is a valid tag.
+            // Slugs are valid labels.
             let _ = slugs.insert(&worker.slug);
         }
         WorkerInfo {
@@ -212,7 +213,7 @@ impl Options {
 }
 
 impl Manager {
-    /// Creates a builder.
+    /// Starts to build a manager.
     pub fn builder() -> Builder {
         Builder {
             name: kind::GROUP.into(),
@@ -222,8 +223,8 @@ impl Manager {
         }
     }
 
-    /// Adds a manager to the broker's registry. Fails with [`ManagerError::Kept`] while another
-    /// manager of its name keeps one of its workers.
+    /// Registers a manager. Fails with [`ManagerError::Kept`] while another one with its name has
+    /// one of its workers.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self, ManagerError> {
         check(&options.processes)?;
         if !is_shared(&options.url) {
@@ -231,74 +232,75 @@ impl Manager {
         }
         check_streams(&options.processes, &options.url)?;
         if options.program.program == Path::new(PROGRAM)
-            && let Some(mistake) = unoffered_routine(&options.processes, &broker.workers().await?)
+            && let Some(error) =
+                find_unoffered_routine(&options.processes, &broker.workers().await?)
         {
-            return Err(mistake.into());
+            return Err(error.into());
         }
-        check_alone(&*broker, &options, None).await?;
+        check_no_other_manager(&*broker, &options, None).await?;
         wait_for_space(ManagerError::is_out_of_space, || {
             declare_all(&*broker, &options, None)
         })
         .await?;
         let registration = Registration::register(&broker, options.info(), options.lease).await?;
-        let confirm = || confirm(&*broker, &options, registration.tid);
+        let confirm = || declare_registered(&*broker, &options, registration.tid);
         if let Err(error) = wait_for_space(ManagerError::is_out_of_space, confirm).await {
             deregister(&broker, registration.tid, Some(error.to_string())).await;
             return Err(error);
         }
         if let Err(error) = log_outdated(&*broker, &options.processes).await {
-            tracing::warn!(%error, "the tasks that wait for its workers cannot be inspected");
+            tracing::warn!(%error, "waiting tasks could not be checked against the file");
         }
-        let snapshot_sender = watch::Sender::new(GroupSnapshot::default());
+        let snapshot_tx = watch::Sender::new(GroupSnapshot::default());
         Ok(Self {
             broker,
             options,
             registration,
-            snapshot_sender,
+            snapshot_tx,
         })
     }
 
-    /// The task id of the manager.
+    /// The manager's id.
     pub fn tid(&self) -> Tid {
         self.registration.tid
     }
 
-    /// A handle that observes the manager, also while it runs.
+    /// A handle to observe it, also while it runs.
     pub fn handle(&self) -> GroupHandle {
-        GroupHandle(self.snapshot_sender.subscribe())
+        GroupHandle(self.snapshot_tx.subscribe())
     }
 
-    /// Keeps its processes alive until `shutdown`, or a signal as [`Builder::signals`] says, asks
-    /// it to stop. Then it stops them in stages; each further request starts the next stage.
+    /// Keeps its processes until a stop is requested, by `shutdown` or by a signal, see
+    /// [`Builder::signals`]. Then it stops them in stages. Each further request skips to the next
+    /// stage.
     pub async fn run(self, shutdown: Shutdown) -> Result<GroupEnd, ManagerError> {
         let Self {
             broker,
             options,
             registration,
-            snapshot_sender,
+            snapshot_tx,
         } = self;
-        let sigchld = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
-        // Aborted when this function returns.
+        let suspended = signal(SignalKind::child()).map_err(ManagerError::Signals)?;
+        // Ends with this manager.
         let mut signals = JoinSet::new();
         if options.signals {
             signals.spawn(stop_on_signals(shutdown.clone()).map_err(ManagerError::Signals)?);
         }
-        // Ends with this manager. Its processes do not fire schedules.
+        // Ends with this manager. Its processes fire no schedules.
         let _scheduling = scheduler::RunningScheduler::start(Arc::clone(&broker));
         let mut service = GroupService::new(
             &broker,
             options.clone(),
             registration,
-            sigchld,
-            snapshot_sender,
+            suspended,
+            snapshot_tx,
             &shutdown,
         );
-        let (mut failed, mut kept) = (None, None);
+        let (mut failed, mut replaced_by) = (None, None);
         let end = loop {
             match service.run().await {
                 Ok(true) => break failed.map_or(Ok(()), Err),
-                // The lease is lost: others may count this manager as gone. Its processes have
-                // leases of their own.
+                // The processes have their own leases.
                 Ok(false) => {
                     match Registration::register_again(
                         &broker,
@@ -312,34 +314,32 @@ impl Manager {
                         Ok(Some(registration)) => {
                             tracing::warn!(was = %service.tid(), now = %registration.tid, "the lease was lost; registered again");
                             service.registration = registration;
-                            match confirm(&*broker, &options, service.tid()).await {
+                            match declare_registered(&*broker, &options, service.tid()).await {
                                 Ok(()) => {}
-                                // Its registration expired, and another manager has replaced it.
+                                // Another manager has replaced it.
                                 Err(error @ ManagerError::Kept { .. }) => {
                                     tracing::error!(%error, "another manager has replaced this one: stopping");
-                                    kept = Some(error);
-                                    service.give_up();
+                                    replaced_by = Some(error);
+                                    service.stop();
                                 }
                                 Err(error) => {
-                                    tracing::error!(%error, "its workers and triggers cannot be declared again");
+                                    tracing::error!(%error, "its workers and triggers could not be declared again");
                                 }
                             }
                         }
-                        // A stop was requested: `service` stops its processes without a lease.
+                        // A stop was requested.
                         Ok(None) => service.registration.lost = false,
-                        // Keep trying: the server may come back. Only a URL with `give_up_after`
-                        // limits the wait.
+                        // Wait for the server, unless the URL sets a limit.
                         Err(error @ raddle_broker::Error::Unreachable { .. })
-                            if !gives_up(&options.url) =>
+                            if !has_give_up_limit(&options.url) =>
                         {
-                            tracing::error!(%error, "the broker is unreachable: retrying until it answers");
+                            tracing::error!(%error, "the broker is unreachable: retrying");
                         }
-                        // Its processes may wait for the broker longer, and have tasks to finish,
-                        // so they are stopped in stages as usual.
+                        // The processes may still finish their tasks, so stop them in stages.
                         Err(error) => {
                             tracing::error!(%error, "cannot register again: stopping");
                             failed = Some(error);
-                            service.give_up();
+                            service.stop();
                         }
                     }
                 }
@@ -350,11 +350,11 @@ impl Manager {
         service.close().await;
         deregister(&broker, tid, end.as_ref().err().map(ToString::to_string)).await;
         end?;
-        kept.map_or(Ok(GroupEnd { started, killed }), Err)
+        replaced_by.map_or(Ok(GroupEnd { started, killed }), Err)
     }
 }
 
-/// Requests a stop with each SIGTERM and SIGINT, for ever.
+/// Requests a stop for each SIGTERM and SIGINT, without end.
 fn stop_on_signals(shutdown: Shutdown) -> std::io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (
         signal(SignalKind::terminate())?,
@@ -371,13 +371,13 @@ fn stop_on_signals(shutdown: Shutdown) -> std::io::Result<impl Future<Output = (
     })
 }
 
-/// Whether a URL limits how long to wait for an unreachable server.
-fn gives_up(url: &BrokerUrl) -> bool {
+/// Whether the URL limits how long an unreachable server is waited for.
+fn has_give_up_limit(url: &BrokerUrl) -> bool {
     url.secret()
         .is_some_and(|url| url.contains("give_up_after="))
 }
 
-/// Declares the workers and triggers of a manager. `manager` is its id, if it is registered.
+/// Declares its workers and triggers. `manager` is its id, if it is registered.
 async fn declare_all(
     broker: &dyn Broker,
     options: &Options,
@@ -389,23 +389,23 @@ async fn declare_all(
         file,
         ..
     } = options;
-    // Checks the slugs first, so that no trigger replaces that of another file.
+    // First, so that its triggers do not replace those of another file.
     check_slugs(broker, processes, file.as_deref(), manager).await?;
     trigger::declare(broker, name, processes).await?;
     declare(broker, processes, file.as_deref(), manager).await
 }
 
-/// Refuses a second manager of the same name for the same workers, which would double the number of
-/// processes. Of managers that register at the same time the first one stays. `manager` is the id
-/// of this one, if it is registered.
-async fn check_alone(
+/// Refuses a second manager with the same name for the same workers, which would double the
+/// processes. If two register at the same time, the first stays. `manager` is its id, if it is
+/// registered.
+async fn check_no_other_manager(
     broker: &dyn Broker,
     options: &Options,
     manager: Option<Tid>,
 ) -> Result<(), ManagerError> {
     let info = options.info();
     let is_itself = |entry: &WorkerEntry| entry.info.pid == info.pid && is_local(&entry.info);
-    let keeps = |entry: &&WorkerEntry| {
+    let is_other_manager = |entry: &&WorkerEntry| {
         entry.info.kind == kind::GROUP
             && entry.info.name == info.name
             && entry
@@ -417,7 +417,7 @@ async fn check_alone(
             && !is_itself(entry)
             && is_staying(entry)
     };
-    match broker.workers().await?.iter().find(keeps) {
+    match broker.workers().await?.iter().find(is_other_manager) {
         Some(other) => Err(ManagerError::Kept {
             name: info.name,
             manager: other.tid,
@@ -426,12 +426,15 @@ async fn check_alone(
     }
 }
 
-/// Declares workers and triggers again after registration: a `forget` that ran just before it has
-/// not seen this manager in the registry.
-async fn confirm(broker: &dyn Broker, options: &Options, manager: Tid) -> Result<(), ManagerError> {
-    check_alone(broker, options, Some(manager)).await?;
+/// Declares its workers again after registering: an operator may have forgotten them just before.
+async fn declare_registered(
+    broker: &dyn Broker,
+    options: &Options,
+    manager: Tid,
+) -> Result<(), ManagerError> {
+    check_no_other_manager(broker, options, Some(manager)).await?;
     declare_all(broker, options, Some(manager)).await?;
-    trigger::retire(broker, &options.name, &options.processes).await
+    trigger::remove_undeclared(broker, &options.name, &options.processes).await
 }
 
 impl Builder {
@@ -447,20 +450,20 @@ impl Builder {
         self
     }
 
-    /// Sets the URL of the broker.
+    /// Sets the broker.
     pub fn queue_url(mut self, url: impl Into<String>) -> Self {
         self.url = Some(url.into());
         self
     }
 
-    /// Whether each SIGTERM and SIGINT to this process requests a stop while the manager runs. The
-    /// default is `true`; a program that handles signals itself sets `false`.
+    /// Whether SIGTERM and SIGINT to this process are stop requests while the manager runs.
+    /// Default: yes. Say no in a program that handles signals itself.
     pub fn signals(mut self, signals: bool) -> Self {
         self.signals = signals;
         self
     }
 
-    /// Connects to the broker, and registers the manager.
+    /// Opens the broker and registers the manager.
     pub async fn register(self) -> Result<Manager, ManagerError> {
         let url = self
             .url
@@ -484,17 +487,17 @@ impl Builder {
 }
 
 impl GroupHandle {
-    /// The current state.
+    /// The current numbers.
     pub fn snapshot(&self) -> GroupSnapshot {
         self.0.borrow().clone()
     }
 
-    /// Waits for a change. Returns `false` when the manager is gone.
+    /// Returns `true` when something has changed, `false` when the manager is gone.
     pub async fn changed(&mut self) -> bool {
         self.0.changed().await.is_ok()
     }
 
-    /// Whether all desired processes are ready.
+    /// Whether all wanted processes are ready.
     pub fn is_up(&self) -> bool {
         self.0.borrow().is_up
     }

@@ -1,17 +1,17 @@
-//! Log messages of a manager.
+//! The log of a manager.
 
 use raddle_supervisor::{ChildId, ReplicaSlot, SupervisorNotice};
 
 use super::{
     children::{Children, is_hang},
-    hang_report::describe,
+    hang_report::describe_process,
     process::Process,
 };
 use raddle_spawner::ExitKind;
 
-/// Logs the last stage of a stop. Describes the process now, before SIGKILL.
+/// Logs a SIGKILL at the end of a stop, and what the process was doing.
 pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
-    let doing = describe(pid);
+    let doing = describe_process(pid);
     tracing::error!(
         process,
         number,
@@ -21,8 +21,7 @@ pub(super) fn log_kill(process: &str, number: usize, pid: u32) {
     );
 }
 
-/// Logs a notice of the supervisor. `gone` is the pid of the process that ended last, and how it
-/// ended.
+/// Logs a notice of the supervisor. `gone` is how the last process ended.
 pub(super) fn log_notice(
     notice: SupervisorNotice,
     processes: &[Process],
@@ -31,13 +30,15 @@ pub(super) fn log_notice(
     gone: Option<(u32, ExitKind)>,
 ) {
     let name = |slot: ReplicaSlot| (processes[slot.group.0].name.as_str(), slot.number + 1);
-    let slot_name = |child| slot(child).map_or(("", 0), name);
+    let describe_child = |child| slot(child).map_or(("", 0), name);
     let (was, how) = gone.map_or((0, String::new()), |(pid, gone)| (pid, gone.to_string()));
     match notice {
         SupervisorNotice::Stopping(child, why) if is_hang(why) => {
-            let ((process, number), pid) =
-                (slot_name(child), children.pid_of(child).unwrap_or_default());
-            let doing = describe(pid);
+            let ((process, number), pid) = (
+                describe_child(child),
+                children.pid(child).unwrap_or_default(),
+            );
+            let doing = describe_process(pid);
             tracing::error!(
                 process,
                 number,
@@ -47,8 +48,10 @@ pub(super) fn log_notice(
             );
         }
         SupervisorNotice::Stopping(child, why) => {
-            let ((process, number), pid) =
-                (slot_name(child), children.pid_of(child).unwrap_or_default());
+            let ((process, number), pid) = (
+                describe_child(child),
+                children.pid(child).unwrap_or_default(),
+            );
             tracing::info!(process, number, pid, "a process is stopped: {why}");
         }
         SupervisorNotice::Replaced(_) => {
@@ -62,7 +65,7 @@ pub(super) fn log_notice(
             tracing::warn!(
                 pid = was,
                 how,
-                "a process ended by itself: its place stays empty"
+                "a process ended by itself, and is not replaced"
             )
         }
         SupervisorNotice::BackingOff {
@@ -75,12 +78,12 @@ pub(super) fn log_notice(
                 process,
                 number,
                 in_a_row,
-                "processes die as soon as they are started (the last one {how}): the next is started in {pause} s; their own messages are above"
+                "processes exit right after their start (the last one {how}): the next start is in {pause} s; their messages are above"
             );
         }
         SupervisorNotice::Recovered(slot) => {
             let (process, number) = name(slot);
-            tracing::warn!(process, number, "processes stay alive again");
+            tracing::warn!(process, number, "processes stay up again");
         }
         _ => {}
     }

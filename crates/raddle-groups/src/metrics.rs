@@ -9,7 +9,7 @@ pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
     let mut wanted = page.family(
         "raddle_group_processes_wanted",
         MetricKind::Gauge,
-        "Desired number of processes.",
+        "Processes that there are to be.",
     );
     for (process, census) in &snapshot.groups {
         wanted.sample(&[("process", process)], census.wanted as f64);
@@ -17,7 +17,7 @@ pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
     let mut processes = page.family(
         "raddle_group_processes",
         MetricKind::Gauge,
-        "Current number of processes, by state.",
+        "Processes that there are, by what they do.",
     );
     for (process, census) in &snapshot.groups {
         let states = [
@@ -29,18 +29,18 @@ pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
             processes.sample(&[("process", process), ("state", state)], count as f64);
         }
     }
-    let help = "Replicas that are in crash-loop backoff.";
-    let mut backing_off = page.family(
+    let help = "Processes that die as soon as they are started, and are held back.";
+    let mut braking = page.family(
         "raddle_group_processes_backing_off",
         MetricKind::Gauge,
         help,
     );
     for (process, census) in &snapshot.groups {
-        backing_off.sample(&[("process", process)], census.backing_off as f64);
+        braking.sample(&[("process", process)], census.backing_off as f64);
     }
     page.count(
         "raddle_group_launch_total",
-        "Processes started so far.",
+        "Processes that were started.",
         snapshot.started,
     );
 }

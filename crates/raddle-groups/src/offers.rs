@@ -1,30 +1,30 @@
-//! Check that some program offers the routines that workers of groups run. Without one their tasks
-//! would wait for ever.
+//! Whether a program offers the routines of group workers. Without one, their tasks would wait
+//! without limit.
 
 use raddle_model::{WorkerEntry, spec::routine_tag};
 
 use super::{GroupConfigError, GroupWorker, Process};
 use raddle_model::routine::Routines;
 
-/// Reports the first worker whose routine no program offers: neither this program, which its group
-/// processes run, nor a worker in `workers` that serves its queue.
-pub fn unoffered_routine(
+/// The error of the first worker whose routine no program offers: neither this program, which the
+/// processes run, nor one of these workers that serves its queue.
+pub fn find_unoffered_routine(
     processes: &[Process],
     workers: &[WorkerEntry],
 ) -> Option<GroupConfigError> {
-    // A program with clashing routine names does not start, so the error cannot occur here.
+    // A program with duplicate routines does not start.
     let own: Vec<&str> = Routines::of_this_program()
         .unwrap_or_default()
         .names()
         .collect();
-    // The routines of a host are unknown before it runs: the process itself reports a missing one.
+    // The routines of a host are known only when it runs: the process reports missing ones.
     let without_host = processes.iter().filter(|process| process.host.is_empty());
     let mut all = without_host.flat_map(|process| {
         process
             .workers
             .iter()
             .enumerate()
-            .map(move |worker| (process, worker))
+            .map(move |at| (process, at))
     });
     all.find_map(|(process, (number, worker))| {
         let name = worker.routine.as_deref().filter(|name| !own.contains(name) && !is_served(worker, name, workers))?;

@@ -1,5 +1,4 @@
-//! Configuration of a group: a process, the workers that it hosts, and how many replicas it has.
-//! Values only.
+//! `Process` and `GroupWorker`: the configuration of a group. Values only.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +14,7 @@ use raddle_supervisor::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A group: a process, and how many replicas of it to run.
+/// A process and its replicas: a group.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Process {
@@ -25,38 +24,38 @@ pub struct Process {
     /// The workers that it hosts.
     #[serde(rename = "worker")]
     pub workers: Vec<GroupWorker>,
-    /// How many replicas to run. More than one requires a single worker without a trigger.
+    /// Number of replicas. More than one requires a single worker without a trigger.
     pub replicas: u32,
-    /// How many tasks each replica runs at a time.
+    /// Attempts that each process runs at once.
     pub concurrency: u32,
-    /// How long a process may take to end after its tasks were cancelled.
+    /// How long a process may take to end after its attempts were cancelled.
     pub shutdown_timeout: HumanDuration,
     /// How long it may take to become ready.
     pub start_timeout: HumanDuration,
-    /// After how long without a heartbeat it counts as hung.
+    /// How long it may show no progress.
     pub hang_timeout: HumanDuration,
-    /// Whether it is replaced when it ends by itself.
+    /// Whether it is restarted when it ends by itself.
     pub restart: RestartPolicy,
-    /// After how many tasks it is replaced.
+    /// It is replaced after this many tasks.
     pub max_tasks: Option<u64>,
-    /// At what age it is replaced.
+    /// It is replaced at this age.
     pub max_age: Option<HumanDuration>,
-    /// At what resident memory it is replaced, in MiB.
+    /// It is replaced when it uses this much memory.
     pub max_rss_mb: Option<u64>,
-    /// The random share of these limits.
+    /// Random part of the three limits above.
     pub jitter: f64,
-    /// In how many hosts its routines run, and so keep state between tasks. Without `hosts` and
-    /// `host`, each task runs in its own process.
+    /// Number of hosts that run its routines and keep state between tasks. Without this and `host`,
+    /// each task has its own process.
     pub hosts: Option<u32>,
-    /// The command of a host: a program, in any language, that runs its routines.
+    /// A program in any language that runs its routines as a host.
     pub host: Vec<String>,
-    /// A command to run before its first task.
+    /// A command to run before the first task.
     pub startup: Vec<String>,
-    /// A command to run after its last task.
+    /// A command to run after the last task.
     pub shutdown: Vec<String>,
-    /// The processes that must be up before it is started.
+    /// Processes that must be up before it starts.
     pub after: Vec<String>,
-    /// Its capabilities, for tasks that require them.
+    /// Capabilities that it offers.
     pub caps: Vec<String>,
     /// How it reconnects to Redis.
     pub reconnect: Option<ReconnectPolicy>,
@@ -70,52 +69,52 @@ pub struct ReconnectPolicy {
     pub initial: Option<HumanDuration>,
     /// The longest pause.
     pub max: Option<HumanDuration>,
-    /// After how long without the server the process ends.
+    /// How long to retry before the process ends.
     pub give_up_after: Option<HumanDuration>,
 }
 
-/// A worker: how to run the tasks of one queue, its slug, and the events of other queues.
+/// A worker: what runs for tasks of its queue, the slug, and for events.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GroupWorker {
-    /// Its name, and that of its queue.
+    /// Its name, which is also the name of its queue.
     pub slug: String,
-    /// The queues whose messages are all events for it.
+    /// Queues whose messages are events for it.
     pub sources: Vec<String>,
-    /// How long an attempt may take.
+    /// Timeout of an attempt.
     pub execution_timeout: HumanDuration,
-    /// The policy for a failed event.
+    /// What happens to an event whose task fails.
     pub on_error: OnError,
-    /// The retry policy, with `on_error = "retry"`.
+    /// Retry policy, with `on_error = "retry"`.
     pub retry: Option<RetryPolicy>,
-    /// The command to run for an event. It reads the message from standard input.
+    /// Runs a program for an event, with the message on stdin.
     pub command: Option<Vec<String>>,
-    /// The routine to run for an event, with the message as its arguments.
+    /// Runs a routine for an event, with the message as arguments.
     pub routine: Option<String>,
-    /// The handler to run for an event, with the message as its arguments.
+    /// Runs a handler for an event, with the message as arguments.
     pub handler: Option<String>,
-    /// When to make events without a message.
+    /// Makes events without a message at certain times.
     pub trigger: Option<Trigger>,
-    /// The resource limits of an attempt.
+    /// Limits of an attempt.
     pub limits: Limits,
-    /// The isolation of an attempt.
+    /// Isolation of an attempt.
     pub isolation: Option<Isolation>,
-    /// Variables in the environment of an attempt.
+    /// Environment variables of an attempt.
     pub env: BTreeMap<String, String>,
-    /// The working directory of an attempt.
+    /// Working directory of an attempt.
     pub cwd: Option<String>,
 }
 
-/// The policy for an event whose task fails.
+/// What happens to an event whose task fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// Log the failure, and drop the event.
+    /// It is logged.
     #[default]
     Ack,
-    /// Retry; move to the dead-letter queue when the attempts are used up.
+    /// It is retried, and dead-lettered when the retries are exhausted.
     Retry,
-    /// Move to the dead-letter queue at once.
+    /// It is dead-lettered.
     Dead,
 }
 
@@ -123,24 +122,24 @@ pub enum OnError {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
-    /// The interval.
+    /// At this interval.
     pub every: Option<HumanDuration>,
-    /// The cron expression.
+    /// At these times.
     pub cron: Option<Cron>,
-    /// The time zone of `cron`.
+    /// Their time zone.
     pub timezone: Option<String>,
-    /// The policy for due times that passed while no manager ran.
+    /// What happens to missed due times.
     #[serde(default)]
     pub missed: MissedPolicy,
-    /// How long after its due time an event may still start.
+    /// How long after its due time an event may start.
     pub lifetime: Option<HumanDuration>,
-    /// The longest random delay of each event.
+    /// Random delay of each event.
     pub jitter: Option<HumanDuration>,
 }
 
-/// Default number of attempts of an event.
-const ATTEMPTS: u32 = 3;
-/// Metadata keys of an event's task: the queue and the id of its message.
+/// Default number of attempts.
+const DEFAULT_ATTEMPTS: u32 = 3;
+/// Metadata keys of an event's task: the source queue and the message id.
 const SOURCE: &str = "source";
 const MESSAGE: &str = "message";
 
@@ -191,7 +190,7 @@ impl Default for GroupWorker {
 }
 
 impl Process {
-    /// A process of this name without workers.
+    /// A process with this name, without workers.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -211,20 +210,20 @@ impl Process {
         self
     }
 
-    /// Sets how long it may take to end after its tasks were cancelled.
+    /// Sets how long it may take to end after its attempts were cancelled.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = HumanDuration(timeout);
         self
     }
 
-    /// Adds a process that must be up before this one is started.
+    /// Starts after the process with this name is up.
     pub fn after(mut self, name: impl Into<String>) -> Self {
         self.after.push(name.into());
         self
     }
 
-    /// The longest execution timeout of its workers.
-    pub fn longest(&self) -> Duration {
+    /// The longest timeout of its workers.
+    pub fn longest_timeout(&self) -> Duration {
         self.workers
             .iter()
             .map(|worker| worker.execution_timeout.0)
@@ -232,22 +231,23 @@ impl Process {
             .unwrap_or_default()
     }
 
-    /// The stop policy of its processes.
-    pub(super) fn stop(&self) -> StopPolicy {
+    /// How its processes are stopped.
+    pub(super) fn stop_policy(&self) -> StopPolicy {
         StopPolicy {
-            drain: Some(self.longest()),
+            drain: Some(self.longest_timeout()),
             grace: self.shutdown_timeout.0,
         }
     }
 
-    /// The supervisor's policy for its processes. A group's id is its index in `names`.
+    /// The policy for the supervisor. A process has the index of its name in `names` as its group
+    /// id.
     pub(super) fn policy(&self, names: &[&str]) -> GroupPolicy {
         let number = |name: &String| names.iter().position(|other| other == name).map(GroupId);
         GroupPolicy {
             replicas: self.replicas as usize,
             on: true,
             restart: self.restart,
-            stop: self.stop(),
+            stop: self.stop_policy(),
             start_timeout: Some(self.start_timeout.0),
             hang_timeout: Some(self.hang_timeout.0),
             recycle: RecyclePolicy {
@@ -264,7 +264,7 @@ impl Process {
 }
 
 impl GroupWorker {
-    /// A worker for the tasks of the queue `slug`.
+    /// A worker for tasks of the queue `slug`.
     pub fn new(slug: impl Into<String>) -> Self {
         Self {
             slug: slug.into(),
@@ -283,7 +283,7 @@ impl GroupWorker {
         }
     }
 
-    /// A worker that calls a function for each event.
+    /// A worker that runs a routine for each event.
     pub fn routine(slug: impl Into<String>, name: impl Into<String>) -> Self {
         Self {
             routine: Some(name.into()),
@@ -291,25 +291,25 @@ impl GroupWorker {
         }
     }
 
-    /// Adds a source: every message of this queue is an event for the worker.
+    /// Adds a source queue.
     pub fn source(mut self, queue: impl Into<String>) -> Self {
         self.sources.push(queue.into());
         self
     }
 
-    /// Sets how long an attempt may take.
+    /// Sets the timeout of an attempt.
     pub fn execution_timeout(mut self, timeout: Duration) -> Self {
         self.execution_timeout = HumanDuration(timeout);
         self
     }
 
-    /// Sets the policy for a failed event.
+    /// Sets what happens to an event whose task fails.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// Sets a trigger with this interval.
+    /// Makes an event at this interval.
     pub fn every(mut self, every: Duration) -> Self {
         self.trigger = Some(Trigger {
             every: Some(HumanDuration(every)),
@@ -327,7 +327,7 @@ impl GroupWorker {
             .or_else(|| self.handler.clone().map(Target::Handler))
     }
 
-    /// The task to make of an event, without the message.
+    /// The task for an event, without its message.
     pub(super) fn event(&self) -> Option<TaskSpec> {
         let mut spec = TaskSpec::new(self.target()?);
         spec.name = Some(self.slug.clone());
@@ -343,7 +343,7 @@ impl GroupWorker {
             OnError::Retry => (
                 ReservedPolicy::Keep,
                 self.retry.clone().unwrap_or(RetryPolicy {
-                    attempts: ATTEMPTS,
+                    attempts: DEFAULT_ATTEMPTS,
                     ..RetryPolicy::default()
                 }),
             ),
@@ -377,14 +377,13 @@ impl GroupWorker {
     }
 }
 
-/// Whether a task was made of an event: a message, or a due time of a trigger.
+/// Whether a task was made from an event: a message, or a due time of a trigger.
 pub(super) fn is_event(task: &TaskSpec) -> bool {
     task.metadata.contains_key(SOURCE) || task.metadata.contains_key(SCHEDULE_KEY)
 }
 
-/// The task to make of a message. A command reads the body from standard input. A routine or
-/// handler gets it as arguments: a JSON object as named ones, a list as positional ones, anything
-/// else as the only one.
+/// The task for a message. A command gets it on stdin; a routine as arguments: an object as named
+/// ones, a list as positional ones, anything else as the only one.
 pub(super) fn with_message(mut event: TaskSpec, source: &str, id: &str, body: &str) -> TaskSpec {
     event.metadata.insert(SOURCE.into(), source.into());
     event.metadata.insert(MESSAGE.into(), id.into());
@@ -406,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn on_error_sets_the_retry_policy_of_the_task() {
+    fn on_error_becomes_part_of_the_task() {
         let spec = |on_error| {
             GroupWorker::command("mail", ["true"])
                 .on_error(on_error)
@@ -438,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_a_message_as_stdin_or_arguments() {
+    fn a_message_becomes_stdin_or_arguments() {
         let command = with_message(
             GroupWorker::command("a", ["cat"]).event().unwrap(),
             "q",
@@ -452,7 +451,7 @@ mod tests {
             ),
             (Some("hello"), Some("q"))
         );
-        let of = |body| {
+        let event = |body| {
             with_message(
                 GroupWorker::routine("a", "f").event().unwrap(),
                 "q",
@@ -460,10 +459,10 @@ mod tests {
                 body,
             )
         };
-        assert_eq!(of(r#"{"x": 1}"#).kwargs["x"], 1);
-        assert_eq!(of("[1, 2]").args, [Value::from(1), Value::from(2)]);
+        assert_eq!(event(r#"{"x": 1}"#).kwargs["x"], 1);
+        assert_eq!(event("[1, 2]").args, [Value::from(1), Value::from(2)]);
         assert_eq!(
-            (of("3").args, of("three").args),
+            (event("3").args, event("three").args),
             (vec![Value::from(3)], vec![Value::from("three")])
         );
     }

@@ -1,4 +1,4 @@
-//! The manager's event loop: waits for events, passes them to the `Supervisor`, and carries out its
+//! `GroupService`: the loop. It waits for events, passes them to the supervisor and carries out its
 //! effects.
 
 use std::{
@@ -25,9 +25,9 @@ use tokio::{
 use super::{
     GroupSnapshot, Options, Process,
     children::{Children, stage_command},
-    desired_state::{DesiredState, DesiredStates, follow},
-    group_process::KILLED,
-    invocation::{heartbeat_interval, template},
+    desired_state::{DesiredState, DesiredStates, follow_desired_states},
+    group_process::EXIT_KILLED,
+    invocation::{build_template, heartbeat_interval},
     logging::{log_kill, log_notice},
     overdue,
     source_consumer::{consume_source, stream_of, transfer_stream},
@@ -42,57 +42,56 @@ use raddle_worker::{
     },
 };
 
-/// How often the resident memory of processes is measured, if a limit is set.
-const RSS_EVERY: Duration = Duration::from_secs(2);
-/// How often expired records are purged.
-const PURGE_EVERY: Duration = Duration::from_secs(60);
+/// How often to read the memory of processes, if a limit is set.
+const RSS_INTERVAL: Duration = Duration::from_secs(2);
+/// How often to remove expired records.
+const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) struct GroupService {
     options: Options,
     core: Supervisor,
     children: Children,
     pub(super) registration: Registration,
-    /// The workers of each process that are off, by process index.
+    /// The workers of each process that are turned off.
     off: Vec<BTreeSet<String>>,
-    /// Whether the desired state was read at least once.
+    /// Whether the desired state was read.
     is_known: bool,
-    /// How often the broker came back after an outage.
+    /// Broker outages that have ended.
     returns: u64,
-    /// Whether its processes, also those started later, claim no tasks.
+    /// Whether its processes are paused, including those started later.
     paused: bool,
     broker: Arc<dyn Broker>,
     /// The desired state of workers.
-    desired: watch::Receiver<DesiredStates>,
-    /// The task that follows the desired state, and the source consumers. Aborted when this is
-    /// dropped.
+    wanted: watch::Receiver<DesiredStates>,
+    /// Follows the desired state, and consumes each source. Ends with this.
     tasks: JoinSet<()>,
     stop_requests: watch::Receiver<u32>,
-    handled_stop_requests: u32,
-    sigchld: Signal,
-    /// How often progress pages are inspected, and when next.
-    inspect_every: Duration,
-    next_inspection: Duration,
-    next_rss: Duration,
-    next_purge: Duration,
+    stop_requests_applied: u32,
+    suspended: Signal,
+    /// How often to read progress pages, and when next.
+    read_interval: Duration,
+    read_at: Duration,
+    rss_at: Duration,
+    purge_at: Duration,
     started: u64,
-    /// How many processes, during the stop of this manager, needed a SIGKILL to them or to their
-    /// tasks.
+    /// Processes that needed a SIGKILL in the stop of this manager, for themselves or for their
+    /// attempts.
     killed: u64,
-    command_jobs: CommandJobs,
+    jobs: CommandJobs,
     _deadline: ShutdownDeadline,
-    snapshot_sender: watch::Sender<GroupSnapshot>,
-    began: Instant,
+    snapshot_tx: watch::Sender<GroupSnapshot>,
+    started_at: Instant,
     title: String,
 }
 
 enum GroupEvent {
-    Child(ChildId, WorkerEvent),
+    Process(ChildId, WorkerEvent),
     Suspensions,
     Command(ControlDelivery),
     StopRequested(u32),
     DesiredStateChanged,
     LeaseLost,
-    Time,
+    TimerFired,
 }
 
 impl GroupService {
@@ -100,8 +99,8 @@ impl GroupService {
         broker: &Arc<dyn Broker>,
         options: Options,
         registration: Registration,
-        sigchld: Signal,
-        snapshot_sender: watch::Sender<GroupSnapshot>,
+        suspended: Signal,
+        snapshot_tx: watch::Sender<GroupSnapshot>,
         shutdown: &Shutdown,
     ) -> Self {
         let names: Vec<&str> = options
@@ -109,7 +108,7 @@ impl GroupService {
             .iter()
             .map(|process| process.name.as_str())
             .collect();
-        // All groups begin switched off: no process is started before the desired state is known.
+        // No process starts before the desired state is known.
         let core = Supervisor::new(options.processes.iter().map(|process| GroupPolicy {
             on: false,
             ..process.policy(&names)
@@ -122,9 +121,9 @@ impl GroupService {
                 .collect()
         };
         let deadline = ShutdownDeadline::new();
-        let (desired_sender, desired) = watch::channel(DesiredStates::default());
+        let (states, wanted) = watch::channel(DesiredStates::default());
         let mut tasks = JoinSet::new();
-        tasks.spawn(follow(Arc::clone(broker), desired_sender));
+        tasks.spawn(follow_desired_states(Arc::clone(broker), states));
         let every = options
             .processes
             .iter()
@@ -140,21 +139,21 @@ impl GroupService {
             returns: 0,
             paused: false,
             broker: Arc::clone(broker),
-            desired,
+            wanted,
             tasks,
             stop_requests: shutdown.subscribe(),
-            handled_stop_requests: 0,
-            sigchld,
-            inspect_every: every.max(Duration::from_millis(20)),
-            next_inspection: Duration::ZERO,
-            next_rss: Duration::ZERO,
-            next_purge: PURGE_EVERY,
+            stop_requests_applied: 0,
+            suspended,
+            read_interval: every.max(Duration::from_millis(20)),
+            read_at: Duration::ZERO,
+            rss_at: Duration::ZERO,
+            purge_at: PURGE_INTERVAL,
             started: 0,
             killed: 0,
-            command_jobs: CommandJobs::start(Arc::clone(broker), deadline.watch()),
+            jobs: CommandJobs::start(Arc::clone(broker), deadline.watch()),
             _deadline: deadline,
-            snapshot_sender,
-            began: Instant::now(),
+            snapshot_tx,
+            started_at: Instant::now(),
             title: String::new(),
             options,
         }
@@ -172,67 +171,68 @@ impl GroupService {
         self.killed
     }
 
-    /// Runs until all processes have ended after a stop (`true`), or the lease is lost (`false`).
+    /// Runs until all processes have ended after a stop (returns `true`), or until the lease is
+    /// lost (returns `false`).
     pub(super) async fn run(&mut self) -> Result<bool> {
         let mut event = GroupEvent::StopRequested(*self.stop_requests.borrow_and_update());
         loop {
-            // The manager was stalled (SIGSTOP, suspend), or had no lease. Its last observations
-            // are old, so they do not mean that children hang.
-            if self.now() > self.next_inspection + self.inspect_every {
-                self.children.note_stall();
-                self.apply_event(SupervisorEvent::Stalled, None);
+            // The manager itself was suspended or had no lease, so missing heartbeats do not mean
+            // that processes hang.
+            if self.now() > self.read_at + self.read_interval {
+                self.children.extend_deadlines();
+                self.handle_supervisor_event(SupervisorEvent::Stalled, None);
             }
             self.handle_event(event);
             if self.registration.lost {
                 return Ok(false);
             }
-            self.inspect_children();
-            self.publish_snapshot();
+            self.read_pages_if_due();
+            self.publish_status();
             if self.core.is_over() {
                 return Ok(true);
             }
             if self.core.is_over_but_for_the_kernel(self.now()) {
-                tracing::error!("processes cannot be killed, and are left behind");
+                tracing::error!("leaving processes that the kernel does not end after SIGKILL");
                 return Ok(true);
             }
-            event = self.next().await;
+            event = self.next_event().await;
         }
     }
 
     /// Stops without a request.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.registration.lost = false;
-        self.apply_event(SupervisorEvent::Stop, None);
+        self.handle_supervisor_event(SupervisorEvent::Stop, None);
     }
 
-    /// Sends the remaining replies and forwarded commands.
+    /// Sends the remaining replies.
     pub(super) async fn close(self) {
         drop(self.registration);
-        self.command_jobs.close().await;
+        self.jobs.close().await;
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 
-    async fn next(&mut self) -> GroupEvent {
+    async fn next_event(&mut self) -> GroupEvent {
         let wake = self
             .core
             .wake_at(self.now())
             .into_iter()
-            .fold(self.next_inspection, Duration::min);
-        let time = self.began + wake;
+            .fold(self.read_at, Duration::min);
+        let time = self.started_at + wake;
         let Registration {
             commands, renewer, ..
         } = &mut self.registration;
         tokio::select! {
-            (id, event) = self.children.next() => GroupEvent::Child(id, event),
-            Some(()) = self.sigchld.recv() => GroupEvent::Suspensions,
+            (id, event) = self.children.next_event() => GroupEvent::Process(id, event),
+            Some(()) = self.suspended.recv() => GroupEvent::Suspensions,
             Some(command) = commands.recv() => GroupEvent::Command(command),
             Ok(()) = self.stop_requests.changed() => GroupEvent::StopRequested(*self.stop_requests.borrow_and_update()),
-            Ok(()) = self.desired.changed() => GroupEvent::DesiredStateChanged,
+            Ok(()) = self.wanted.changed() => GroupEvent::DesiredStateChanged,
             _ = renewer.lost() => GroupEvent::LeaseLost,
-            () = sleep_until(time) => GroupEvent::Time,
+            () = sleep_until(time) => GroupEvent::TimerFired,
         }
     }
 
@@ -240,18 +240,16 @@ impl GroupService {
 
     fn handle_event(&mut self, event: GroupEvent) {
         match event {
-            GroupEvent::Child(id, WorkerEvent::Ready(tid)) => {
-                // A pause or resume during its start has reached only the processes that were
-                // ready.
+            GroupEvent::Process(id, WorkerEvent::Ready(tid)) => {
+                // A PAUSE or RESUME during its start has reached only the other processes.
                 if self.children.started_paused(id) != self.paused {
-                    self.forward_pause_state([tid]);
+                    self.forward_pause([tid]);
                 }
-                self.apply_event(SupervisorEvent::Ready(id), None);
+                self.handle_supervisor_event(SupervisorEvent::Ready(id), None);
             }
-            GroupEvent::Child(_, WorkerEvent::TaskClaimed) => {}
-            GroupEvent::Child(id, WorkerEvent::Exited(gone)) => {
-                // If it began all of its `max_tasks`, it left as configured: the core must know
-                // before it ends.
+            GroupEvent::Process(_, WorkerEvent::TaskClaimed) => {}
+            GroupEvent::Process(id, WorkerEvent::Exited(gone)) => {
+                // A process that has started all its attempts exits by itself.
                 if let Some(tasks) = self.children.attempts_started(id) {
                     let now = self.now();
                     self.core.note(
@@ -263,8 +261,8 @@ impl GroupService {
                         now,
                     );
                 }
-                let pid = self.children.remove(id).unwrap_or_default();
-                if self.core.asked() > 0 && gone == ExitKind::Code(KILLED.into()) {
+                let pid = self.children.forget(id).unwrap_or_default();
+                if self.core.asked() > 0 && gone == ExitKind::Code(EXIT_KILLED.into()) {
                     self.killed += 1;
                 }
                 let end = if gone == ExitKind::Code(0) {
@@ -272,94 +270,93 @@ impl GroupService {
                 } else {
                     ChildExit::Failure
                 };
-                self.apply_event(SupervisorEvent::Exited(id, end), Some((pid, gone)));
+                self.handle_supervisor_event(SupervisorEvent::Exited(id, end), Some((pid, gone)));
             }
-            GroupEvent::Child(id, WorkerEvent::Failed(error)) => {
+            GroupEvent::Process(id, WorkerEvent::Failed(error)) => {
                 tracing::error!(%error, "a process cannot be started");
-                self.apply_event(SupervisorEvent::Exited(id, ChildExit::Failure), None);
+                self.handle_supervisor_event(SupervisorEvent::Exited(id, ChildExit::Failure), None);
             }
             GroupEvent::Suspensions => {
                 for event in self.children.suspensions() {
                     if let SupervisorEvent::Suspended(id) = event {
-                        let pid = self.children.pid_of(id);
+                        let pid = self.children.pid(id);
                         tracing::warn!(
                             pid,
-                            "a process was suspended: it is killed and replaced unless it is continued"
+                            "a process was suspended: it is replaced unless it is continued"
                         );
                     }
-                    self.apply_event(event, None);
+                    self.handle_supervisor_event(event, None);
                 }
             }
             GroupEvent::Command(ControlDelivery { tid, body }) => match body
                 .parse::<ControlMessage>()
             {
                 Ok(message) if tid == self.registration.tid => self.apply_command(&message),
-                Ok(message) => self.command_jobs.push(CommandJob::Forward { tid, message }),
-                Err(error) => tracing::warn!(%tid, %error, "ignored an invalid control message"),
+                Ok(message) => self.jobs.push(CommandJob::Forward { tid, message }),
+                Err(error) => tracing::warn!(%tid, %error, "skipped a malformed control command"),
             },
             GroupEvent::StopRequested(times) => {
-                for _ in self.handled_stop_requests..times {
-                    self.apply_event(SupervisorEvent::Stop, None);
+                for _ in self.stop_requests_applied..times {
+                    self.handle_supervisor_event(SupervisorEvent::Stop, None);
                 }
-                self.handled_stop_requests = times;
-                self.apply_event(SupervisorEvent::Time, None);
+                self.stop_requests_applied = times;
+                self.handle_supervisor_event(SupervisorEvent::Time, None);
             }
             GroupEvent::DesiredStateChanged => self.apply_desired_state(),
             GroupEvent::LeaseLost => self.registration.lost = true,
-            GroupEvent::Time => self.apply_event(SupervisorEvent::Time, None),
+            GroupEvent::TimerFired => self.handle_supervisor_event(SupervisorEvent::Time, None),
         }
     }
 
     fn apply_command(&mut self, message: &ControlMessage) {
         match message.command {
-            // A repeated Stop only asks for the reply again; it must not start the next stage.
+            // A repeated STOP only asks for the status again.
             ControlCommand::Stop if self.core.asked() == 0 => {
-                self.apply_event(SupervisorEvent::Stop, None)
+                self.handle_supervisor_event(SupervisorEvent::Stop, None)
             }
             ControlCommand::Kill => {
-                (0..3).for_each(|_| self.apply_event(SupervisorEvent::Stop, None))
+                (0..3).for_each(|_| self.handle_supervisor_event(SupervisorEvent::Stop, None))
             }
             ControlCommand::Pause | ControlCommand::Resume => {
                 self.paused = message.command == ControlCommand::Pause;
-                self.forward_pause_state(self.children.tids());
+                self.forward_pause(self.children.tids());
             }
             _ => {}
         }
         let reply = message.reply("ok", self.status());
-        self.command_jobs.push(CommandJob::Reply {
+        self.jobs.push(CommandJob::Reply {
             tid: self.registration.tid,
             reply,
         });
     }
 
-    /// Forwards the pause or resume to some of its processes. Their replies are not used: the
-    /// manager replies for all of them.
-    fn forward_pause_state(&self, tids: impl IntoIterator<Item = Tid>) {
+    /// Pauses or resumes processes. Their replies are ignored: the manager replies for all of them.
+    fn forward_pause(&self, targets: impl IntoIterator<Item = Tid>) {
         let command = if self.paused {
             ControlCommand::Pause
         } else {
             ControlCommand::Resume
         };
-        for tid in tids {
-            self.command_jobs.push(CommandJob::Forward {
+        for tid in targets {
+            self.jobs.push(CommandJob::Forward {
                 tid,
                 message: ControlMessage::new(command),
             });
         }
     }
 
-    /// Applies the desired state to the groups.
+    /// Applies the desired state.
     fn apply_desired_state(&mut self) {
-        let desired = self.desired.borrow_and_update().clone();
+        let wanted = self.wanted.borrow_and_update().clone();
         let is_first = !std::mem::replace(&mut self.is_known, true);
         let mut events = Vec::new();
-        if std::mem::replace(&mut self.returns, desired.returns) != desired.returns {
-            // Processes that could not start without the broker are started now.
+        if std::mem::replace(&mut self.returns, wanted.returns) != wanted.returns {
+            // Processes that could not start without the broker start now.
             events.push(SupervisorEvent::Restored);
         }
         for (number, process) in self.options.processes.iter().enumerate() {
             let group = GroupId(number);
-            let is_off = |slug: &str| desired.get(slug).is_some_and(|state| !state.on);
+            let is_off = |slug: &str| wanted.get(slug).is_some_and(|state| !state.on);
             let off: BTreeSet<String> = process
                 .workers
                 .iter()
@@ -377,7 +374,7 @@ impl GroupService {
             }
             self.off[number] = off;
             if let [only] = &process.workers[..] {
-                let replicas = desired
+                let replicas = wanted
                     .get(&only.slug)
                     .map_or(process.replicas, DesiredState::wanted);
                 events.push(SupervisorEvent::Scale(group, replicas as usize));
@@ -403,18 +400,18 @@ impl GroupService {
             let now = self.now();
             self.core.note(event, now);
         }
-        self.apply_event(SupervisorEvent::Time, None);
+        self.handle_supervisor_event(SupervisorEvent::Time, None);
     }
 
-    /// Passes an event to the core, and carries out the effects. `gone` is the pid of the process
-    /// that has just ended, and how it ended.
-    fn apply_event(&mut self, event: SupervisorEvent, gone: Option<(u32, ExitKind)>) {
+    /// Passes an event to the supervisor and carries out its effects. `gone` is the process that
+    /// has just ended.
+    fn handle_supervisor_event(&mut self, event: SupervisorEvent, gone: Option<(u32, ExitKind)>) {
         let now = self.now();
         let effects = self.core.on(event, now);
-        self.carry_out(effects, gone);
+        self.apply_effects(effects, gone);
     }
 
-    fn carry_out(&mut self, effects: Vec<SupervisorEffect>, gone: Option<(u32, ExitKind)>) {
+    fn apply_effects(&mut self, effects: Vec<SupervisorEffect>, gone: Option<(u32, ExitKind)>) {
         let mut failed = Vec::new();
         for effect in effects {
             match effect {
@@ -429,7 +426,7 @@ impl GroupService {
                     if stage == StopStage::Killing {
                         self.record_kill(id);
                     }
-                    self.enter_stop_stage(id, stage);
+                    self.send_stage(id, stage);
                 }
                 SupervisorEffect::Notify(notice) => {
                     let slot = |child| self.core.seat_of(child);
@@ -438,12 +435,12 @@ impl GroupService {
             }
         }
         for id in failed {
-            self.apply_event(SupervisorEvent::Exited(id, ChildExit::Failure), None);
+            self.handle_supervisor_event(SupervisorEvent::Exited(id, ChildExit::Failure), None);
         }
     }
 
-    /// Logs that a process is killed because it did not end when it was stopped. A hung process was
-    /// logged when the hang was detected.
+    /// Logs the kill of a process that did not end when it was stopped. A hanging one is already
+    /// logged.
     fn record_kill(&mut self, id: ChildId) {
         if matches!(self.core.why_of(id), Some(StopReason::Hung(_))) {
             return;
@@ -452,26 +449,27 @@ impl GroupService {
             self.killed += 1;
         }
         if let (Some(ReplicaSlot { group, number }), Some(pid)) =
-            (self.core.seat_of(id), self.children.pid_of(id))
+            (self.core.seat_of(id), self.children.pid(id))
         {
             log_kill(&self.options.processes[group.0].name, number + 1, pid);
         }
     }
 
-    fn enter_stop_stage(&self, id: ChildId, stage: StopStage) {
-        match (stage_command(stage), stage, self.children.overdue(id)) {
+    fn send_stage(&self, id: ChildId, stage: StopStage) {
+        match (stage_command(stage), stage, self.children.overdue_tasks(id)) {
             (Some(command), StopStage::Killing, Some((pid, worker, tasks))) => {
-                let ending = overdue::time_out_tasks(Arc::clone(&self.broker), pid, worker, tasks);
-                self.children.send_command_after(id, ending, command);
+                let ending =
+                    overdue::time_out_and_kill(Arc::clone(&self.broker), pid, worker, tasks);
+                self.children.send_after(id, ending, command);
             }
-            (Some(command), ..) => self.children.send_command(id, command),
+            (Some(command), ..) => self.children.send(id, command),
             (None, ..) => {}
         }
     }
 
     fn start(&mut self, id: ChildId, slot: ReplicaSlot) -> std::io::Result<()> {
         let process = &self.options.processes[slot.group.0];
-        let template = template(
+        let template = build_template(
             &self.options,
             self.registration.tid,
             process,
@@ -483,16 +481,16 @@ impl GroupService {
             &template,
             self.paused,
             process.concurrency as usize,
-            process.stop(),
+            process.stop_policy(),
         )
     }
 
-    // -- inspection
+    // -- progress pages
 
-    /// Inspects the pages of all processes when the next inspection is due.
-    fn inspect_children(&mut self) {
+    /// Reads the progress pages when it is time.
+    fn read_pages_if_due(&mut self) {
         let now = self.now();
-        if now < self.next_inspection {
+        if now < self.read_at {
             return;
         }
         let watches_rss = || {
@@ -501,22 +499,22 @@ impl GroupService {
                 .iter()
                 .any(|process| process.max_rss_mb.is_some())
         };
-        let with_rss = now >= self.next_rss && watches_rss();
+        let with_rss = now >= self.rss_at && watches_rss();
         if with_rss {
-            self.next_rss = now + RSS_EVERY;
+            self.rss_at = now + RSS_INTERVAL;
         }
-        if now >= self.next_purge {
-            self.next_purge = now + PURGE_EVERY;
-            self.command_jobs.push(CommandJob::Purge);
+        if now >= self.purge_at {
+            self.purge_at = now + PURGE_INTERVAL;
+            self.jobs.push(CommandJob::Purge);
         }
-        let (overdue, next) = self.children.inspect_pages(&mut self.core, now, with_rss);
-        self.next_inspection = next
+        let (overdue, next) = self.children.read_pages(&mut self.core, now, with_rss);
+        self.read_at = next
             .into_iter()
-            .fold(now + self.inspect_every, Duration::min);
+            .fold(now + self.read_interval, Duration::min);
         for event in overdue {
-            self.apply_event(event, None);
+            self.handle_supervisor_event(event, None);
         }
-        self.apply_event(SupervisorEvent::Time, None);
+        self.handle_supervisor_event(SupervisorEvent::Time, None);
     }
 
     // -- status
@@ -524,7 +522,7 @@ impl GroupService {
     fn status(&self) -> &'static str {
         match self.core.asked() {
             0 if self.paused => "paused",
-            0 if self.censuses().any(|census| census.backing_off > 0) => "braking",
+            0 if self.group_counts().any(|census| census.backing_off > 0) => "braking",
             0 if self.is_up() => "listening",
             0 => "starting",
             1 => "draining",
@@ -532,18 +530,18 @@ impl GroupService {
         }
     }
 
-    /// Whether all desired processes are ready, and none is about to go.
+    /// Whether all wanted processes are ready, and none is about to end.
     fn is_up(&self) -> bool {
         let is_whole =
             |census: GroupCounts| census.ready == census.wanted && census.backing_off == 0;
-        self.is_known && self.core.asked() == 0 && self.censuses().all(is_whole)
+        self.is_known && self.core.asked() == 0 && self.group_counts().all(is_whole)
     }
 
-    fn censuses(&self) -> impl Iterator<Item = GroupCounts> {
+    fn group_counts(&self) -> impl Iterator<Item = GroupCounts> {
         (0..self.options.processes.len()).map(|group| self.core.census(GroupId(group)))
     }
 
-    fn publish_snapshot(&mut self) {
+    fn publish_status(&mut self) {
         let status = self.status();
         let groups: BTreeMap<String, _> = self
             .options
@@ -558,9 +556,9 @@ impl GroupService {
             status,
             is_up: self.is_up(),
         };
-        self.snapshot_sender.send_if_modified(|shown| {
-            let has_changed = *shown != snapshot;
-            *shown = snapshot;
+        self.snapshot_tx.send_if_modified(|current| {
+            let has_changed = *current != snapshot;
+            *current = snapshot;
             has_changed
         });
         let stats = &self.registration.stats;

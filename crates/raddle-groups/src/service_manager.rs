@@ -1,7 +1,8 @@
-//! How long a service manager must wait for a manager's end, and whether a compose file or a
-//! systemd unit is configured so. Pure.
+//! How long a manager may take to stop, and whether a compose file or systemd unit waits that long.
+//! Pure.
 //!
-//! The parsers read only the services that run `raddle up`, and their stop timeouts.
+//! Only the needed parts of such files are parsed: services that run `raddle up`, and their stop
+//! timeouts.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,36 +13,36 @@ use raddle_model::HumanDuration;
 
 use super::Process;
 
-/// Time for the manager itself, beyond that of its processes.
+/// For the manager itself, in addition to its processes.
 const MARGIN: Duration = Duration::from_secs(2);
-/// Compose's stop timeout without a setting.
+/// Default stop timeout of compose.
 const COMPOSE_DEFAULT: Duration = Duration::from_secs(10);
-/// systemd's stop timeout without a setting.
+/// Default stop timeout of systemd.
 const SYSTEMD_DEFAULT: Duration = Duration::from_secs(90);
 
-/// A service that runs `raddle up`, and its stop timeout.
+/// A service that runs `raddle up`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpService {
     /// Its name.
     pub name: String,
-    /// The stop timeout; `None` for no limit.
-    pub stops_within: Option<Duration>,
-    /// Whether the file sets the timeout; otherwise it is the default.
-    pub is_said: bool,
+    /// Its stop timeout. `None`: unlimited.
+    pub stop_timeout: Option<Duration>,
+    /// Whether the file sets it. Otherwise it is the default.
+    pub is_explicit: bool,
 }
 
-/// How long a stop of these processes may take: the longest `execution_timeout` plus
-/// `shutdown_timeout` of a process, and two seconds.
+/// How long a stop may take: the longest `execution_timeout` plus `shutdown_timeout` of a process,
+/// plus two seconds.
 pub fn stop_grace_period(processes: &[Process]) -> Duration {
-    let of_process = |process: &Process| process.longest() + process.shutdown_timeout.0;
+    let of_process = |process: &Process| process.longest_timeout() + process.shutdown_timeout.0;
     processes.iter().map(of_process).max().unwrap_or_default() + MARGIN
 }
 
 /// The services of a compose file that run `raddle up`.
-pub fn compose(text: &str) -> Vec<UpService> {
+pub fn parse_compose(text: &str) -> Vec<UpService> {
     let lines = || {
         text.lines()
-            .map(without_comment)
+            .map(strip_comment)
             .filter(|line| !line.trim().is_empty())
     };
     let mut inside = false;
@@ -50,11 +51,11 @@ pub fn compose(text: &str) -> Vec<UpService> {
     for line in lines().chain(["end:"]) {
         let indent = line.len() - line.trim_start().len();
         if indent == 0 {
-            found.extend(service.take().and_then(ComposeService::into_up_service));
+            found.extend(service.take().and_then(ComposeService::finish));
             inside = line.trim() == "services:";
             depth = None;
         } else if inside && indent <= *depth.get_or_insert(indent) {
-            found.extend(service.take().and_then(ComposeService::into_up_service));
+            found.extend(service.take().and_then(ComposeService::finish));
             let name = line
                 .trim()
                 .trim_end_matches(':')
@@ -63,11 +64,11 @@ pub fn compose(text: &str) -> Vec<UpService> {
             service = Some(ComposeService {
                 name,
                 is_up: false,
-                in_command: None,
-                stop_grace_period: None,
+                command_indent: None,
+                stop_timeout: None,
             });
         } else if let Some(service) = &mut service {
-            service.read_line(line.trim(), indent);
+            service.parse_line(line.trim(), indent);
         }
     }
     found
@@ -76,56 +77,56 @@ pub fn compose(text: &str) -> Vec<UpService> {
 struct ComposeService {
     name: String,
     is_up: bool,
-    /// Indentation of the command's key, while the words of the command follow on their own lines.
-    in_command: Option<usize>,
-    stop_grace_period: Option<String>,
+    /// Indentation of a command key whose arguments are on separate lines.
+    command_indent: Option<usize>,
+    stop_timeout: Option<String>,
 }
 
 impl ComposeService {
-    fn read_line(&mut self, line: &str, indent: usize) {
+    fn parse_line(&mut self, line: &str, indent: usize) {
         if self
-            .in_command
+            .command_indent
             .is_some_and(|command| indent > command || (indent == command && line.starts_with('-')))
         {
             self.is_up |= has_up(line);
             return;
         }
-        self.in_command = None;
+        self.command_indent = None;
         let Some((key, value)) = line.split_once(':') else {
             return;
         };
         match key.trim() {
             "command" | "entrypoint" => {
                 self.is_up |= has_up(value);
-                self.in_command = Some(indent);
+                self.command_indent = Some(indent);
             }
             "stop_grace_period" => {
-                self.stop_grace_period = Some(value.trim().trim_matches(['"', '\'']).to_owned())
+                self.stop_timeout = Some(value.trim().trim_matches(['"', '\'']).to_owned())
             }
             _ => {}
         }
     }
 
-    fn into_up_service(self) -> Option<UpService> {
-        let timeout = self
-            .stop_grace_period
+    fn finish(self) -> Option<UpService> {
+        let stop_timeout = self
+            .stop_timeout
             .as_deref()
-            .and_then(|text| text.parse::<HumanDuration>().ok())
+            .and_then(|stop_timeout| stop_timeout.parse::<HumanDuration>().ok())
             .map(|span| span.0);
-        let service = UpService {
+        let runs = UpService {
             name: self.name,
-            stops_within: timeout.or(Some(COMPOSE_DEFAULT)),
-            is_said: timeout.is_some(),
+            stop_timeout: stop_timeout.or(Some(COMPOSE_DEFAULT)),
+            is_explicit: stop_timeout.is_some(),
         };
-        self.is_up.then_some(service)
+        self.is_up.then_some(runs)
     }
 }
 
-/// Reads the stop timeout of a systemd unit that runs `raddle up`.
-pub fn unit(name: &str, text: &str) -> Option<UpService> {
-    let is_up = value(text, "ExecStart").is_some_and(has_up);
-    let timeout = value(text, "TimeoutStopSec").or_else(|| value(text, "TimeoutSec"));
-    let stops_within = match timeout {
+/// The service of a systemd unit, if it runs `raddle up`.
+pub fn parse_unit(name: &str, text: &str) -> Option<UpService> {
+    let is_up = last_value(text, "ExecStart").is_some_and(has_up);
+    let configured = last_value(text, "TimeoutStopSec").or_else(|| last_value(text, "TimeoutSec"));
+    let stop_timeout = match configured {
         Some("infinity" | "0") => None,
         Some(text) => Some(
             text.parse::<HumanDuration>()
@@ -135,15 +136,15 @@ pub fn unit(name: &str, text: &str) -> Option<UpService> {
     };
     is_up.then(|| UpService {
         name: name.to_owned(),
-        stops_within,
-        is_said: timeout.is_some(),
+        stop_timeout,
+        is_explicit: configured.is_some(),
     })
 }
 
-/// The file of a unit that runs `raddle up` directly. `None` if its path cannot be determined.
+/// The file of a systemd unit that runs `raddle up`, if its path is known.
 pub fn file_of_unit(text: &str) -> Option<PathBuf> {
-    let words: Vec<&str> = value(text, "ExecStart")?.split_whitespace().collect();
-    // systemd permits prefixes before the program that change how it is executed.
+    let words: Vec<&str> = last_value(text, "ExecStart")?.split_whitespace().collect();
+    // Prefix characters of ExecStart modify how the program runs.
     let program = Path::new(words.first()?.trim_start_matches(['-', '@', ':', '+', '!']));
     if program.file_name()? != "raddle" || !words.contains(&"up") {
         return None;
@@ -153,7 +154,7 @@ pub fn file_of_unit(text: &str) -> Option<PathBuf> {
         .position(|word| ["-f", "--file"].contains(word))
         .and_then(|at| words.get(at + 1).copied());
     let joined = || words.iter().find_map(|word| word.strip_prefix("--file="));
-    let directory = value(text, "WorkingDirectory")
+    let directory = last_value(text, "WorkingDirectory")
         .filter(|directory| directory.starts_with('/'))
         .map(PathBuf::from);
     let path = Path::new(after.or_else(joined).unwrap_or("raddle.toml"));
@@ -165,7 +166,7 @@ pub fn file_of_unit(text: &str) -> Option<PathBuf> {
 }
 
 /// The last value of a key in a unit.
-fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+fn last_value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let of_key = |line: &&str| {
         line.split_once('=')
             .is_some_and(|(name, _)| name.trim() == key)
@@ -177,14 +178,14 @@ fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     line.split_once('=').map(|(_, value)| value.trim())
 }
 
-/// Whether `up` is a word of the command.
+/// Whether `up` is one of the words.
 fn has_up(command: &str) -> bool {
     command
         .split(|letter: char| letter.is_whitespace() || ",[]\"'".contains(letter))
         .any(|word| word == "up")
 }
 
-fn without_comment(line: &str) -> &str {
+fn strip_comment(line: &str) -> &str {
     let is_comment = |at: &usize| line[..*at].ends_with(char::is_whitespace) || *at == 0;
     let at = line.match_indices('#').map(|(at, _)| at).find(is_comment);
     line[..at.unwrap_or(line.len())].trim_end()
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_grace_period_adds_the_longest_task_and_the_shutdown_timeout() {
+    fn adds_the_longest_timeout_and_the_shutdown_of_a_process() {
         let process = |execution, shutdown| {
             let worker = |slug: &str, timeout| GroupWorker::new(slug).execution_timeout(timeout);
             Process::new("a")
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_compose_services_that_run_up() {
+    fn finds_compose_services_that_run_groups() {
         let text = "\
 # groups
 services:
@@ -236,41 +237,41 @@ services:
 volumes:
   up:
 ";
-        let runs = |name: &str, within, is_said| UpService {
+        let runs = |name: &str, within, is_explicit| UpService {
             name: name.into(),
-            stops_within: Some(within),
-            is_said,
+            stop_timeout: Some(within),
+            is_explicit,
         };
         assert_eq!(
-            compose(text),
+            parse_compose(text),
             [runs("mail", secs(90), true), runs("rest", secs(10), false)]
         );
         assert!(
-            compose("services:\n").is_empty()
-                && compose("").is_empty()
-                && compose("\u{e9}#").is_empty()
+            parse_compose("services:\n").is_empty()
+                && parse_compose("").is_empty()
+                && parse_compose("\u{e9}#").is_empty()
         );
     }
 
     #[test]
-    fn reads_the_stop_timeout_of_a_unit() {
+    fn parses_units_that_run_groups() {
         let of = |line: &str| {
-            unit(
+            parse_unit(
                 "x",
                 &format!("[Service]\nExecStart=/usr/bin/raddle up -f /etc/raddle.toml\n{line}\n"),
             )
             .unwrap()
         };
         assert_eq!(
-            (of("").stops_within, of("").is_said),
+            (of("").stop_timeout, of("").is_explicit),
             (Some(secs(90)), false)
         );
-        assert_eq!(of("TimeoutStopSec=2min 30s").stops_within, Some(secs(150)));
-        assert_eq!(of("TimeoutStopSec=45").stops_within, Some(secs(45)));
-        assert_eq!(of("TimeoutStopSec=infinity").stops_within, None);
-        assert_eq!(of("#TimeoutStopSec=1").stops_within, Some(secs(90)));
+        assert_eq!(of("TimeoutStopSec=2min 30s").stop_timeout, Some(secs(150)));
+        assert_eq!(of("TimeoutStopSec=45").stop_timeout, Some(secs(45)));
+        assert_eq!(of("TimeoutStopSec=infinity").stop_timeout, None);
+        assert_eq!(of("#TimeoutStopSec=1").stop_timeout, Some(secs(90)));
         assert_eq!(
-            unit("x", "[Service]\nExecStart=/usr/bin/raddle worker start\n"),
+            parse_unit("x", "[Service]\nExecStart=/usr/bin/raddle worker start\n"),
             None
         );
     }
@@ -302,14 +303,14 @@ volumes:
         assert_eq!(
             file_of_unit("ExecStart=/usr/bin/raddle up"),
             None,
-            "a relative path needs a WorkingDirectory"
+            "the working directory is unknown"
         );
     }
 
     proptest::proptest! {
         #[test]
-        fn no_file_makes_the_parsers_panic(text: String) {
-            let _ = (compose(&text), unit("x", &text), file_of_unit(&text), file_of_unit(&format!("ExecStart={text}")));
+        fn the_parser_never_panics(text: String) {
+            let _ = (parse_compose(&text), parse_unit("x", &text), file_of_unit(&text), file_of_unit(&format!("ExecStart={text}")));
         }
     }
 }

@@ -1,18 +1,17 @@
-//! Source consumer: converts every message of a source into one task for each worker that has the
-//! source, and removes the message, in one transaction of the broker. So no message is lost or
-//! converted twice, however many managers do this, and whenever one is killed.
+//! `SourceConsumer`: turns each message of a source into one task per subscribed worker, and
+//! removes the message, in one transaction. So no message is lost or doubled, however many managers
+//! do this and whenever one is killed.
 //!
-//! The entries of a Redis stream that other programs write to count as messages too: a source
-//! `stream:NAME` is the queue of this name, and [`transfer_stream`] moves the entries there.
+//! Entries of a Redis stream are messages too: a source `stream:NAME` is the queue with this name,
+//! and [`transfer_stream`] moves the entries there.
 //!
-//! Messages are read before the subscribers: a worker that was declared before a message was
-//! written gets the message.
+//! Messages are read before the subscribers, so a worker that was declared before a message was
+//! written gets it.
 //!
-//! A failed message blocks no other. A message that cannot be a task of a worker, because the task
-//! is too large or the worker's `event` is invalid, goes to the worker's dead-message queue,
-//! `<slug>.dead`, and the other workers get it as a task, in the same transaction. A message that
-//! the broker does not convert for another reason stays in the queue and is retried; the messages
-//! behind it are converted meanwhile.
+//! A failure blocks nothing else. A message that is no valid task for a worker, because it is too
+//! large or because the worker's event spec is refused, goes to the worker's queue `<slug>.dead`,
+//! in the same transaction as the tasks of other workers. A message that the broker refuses for
+//! another reason stays and is retried, while later messages go on.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -25,17 +24,15 @@ use tokio::time::{Instant, sleep};
 
 use super::{desired_state::DesiredStates, process::with_message};
 
-/// How many messages to convert in one transaction. Other calls wait for the broker meanwhile.
+/// Most messages in a transaction: other writers wait for it.
 const BATCH: u32 = 64;
 const WAIT: Duration = Duration::from_secs(3600);
-/// Pause after a broker error, before the next try.
+/// Pause after a broker error.
 const ERROR_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 500 });
-/// Pause before a message that the broker did not convert is retried. The messages behind it are
-/// converted meanwhile.
-const RETRY_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
+/// Pause before a refused message is retried. Later messages go on meanwhile.
+const REFUSED_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 5000 });
 
-/// Converts the messages of a source, for ever. If this is dropped during a transaction, the
-/// transaction is either committed or not.
+/// Consumes a source, without end. Dropping it in the middle of a transaction is safe.
 pub(super) async fn consume_source(broker: Arc<dyn Broker>, source: String) {
     let Ok(queue) = source.parse::<QueueName>() else {
         return;
@@ -43,18 +40,18 @@ pub(super) async fn consume_source(broker: Arc<dyn Broker>, source: String) {
     let mut consumer = SourceConsumer::new(&*broker, queue, source.clone());
     let mut logged = None;
     loop {
-        let result = consumer.consume_batch().await;
+        let result = consumer.step().await;
         pause_after_error(&source, result, &mut logged).await;
     }
 }
 
-/// The name of the Redis stream of a source, if the source is a stream.
+/// The stream of a source, if it is one.
 pub(super) fn stream_of(source: &str) -> Option<&str> {
     source.strip_prefix("stream:")
 }
 
-/// Moves the entries of a stream to the queue of its source, for ever. Entries that were read and
-/// not moved when this is dropped are left to the next consumer.
+/// Moves the entries of a stream to the queue of its source, without end. If it is dropped, entries
+/// that were read and not moved are left to the next consumer.
 pub(super) async fn transfer_stream(url: BrokerUrl, source: String) {
     let (Some(stream), Ok(queue)) = (stream_of(&source), source.parse::<QueueName>()) else {
         return;
@@ -71,17 +68,17 @@ pub(super) async fn transfer_stream(url: BrokerUrl, source: String) {
     }
 }
 
-/// Logs an error, unless the last try failed with the same one, and pauses before the next try.
+/// Logs each error once, and pauses before the next try.
 async fn pause_after_error(source: &str, result: Result<()>, logged: &mut Option<String>) {
     let Err(error) = result else {
         *logged = None;
         return;
     };
-    let text = error.to_string();
-    if logged.as_ref() != Some(&text) {
-        tracing::error!(source, %error, "messages cannot be converted to tasks yet");
+    let words = error.to_string();
+    if logged.as_ref() != Some(&words) {
+        tracing::error!(source, %error, "messages cannot be turned into tasks: retrying");
     }
-    *logged = Some(text);
+    *logged = Some(words);
     sleep(ERROR_PAUSE).await;
 }
 
@@ -90,11 +87,11 @@ struct SourceConsumer<'a> {
     broker: &'a dyn Messages,
     queue: QueueName,
     source: String,
-    /// The last message that was handled. Messages without a subscriber are skipped.
+    /// Messages up to here are handled. Messages without subscribers are skipped.
     after: u64,
-    /// The first of the handled messages that were not converted, and when to retry.
-    retry: Option<(u64, Instant)>,
-    /// Messages whose failure is in the log already.
+    /// The first refused message, and when to retry.
+    refused: Option<(u64, Instant)>,
+    /// Refused messages that were logged.
     logged: BTreeSet<Tid>,
 }
 
@@ -105,19 +102,18 @@ impl<'a> SourceConsumer<'a> {
             queue,
             source,
             after: 0,
-            retry: None,
+            refused: None,
             logged: BTreeSet::new(),
         }
     }
 
-    /// Handles the next messages. After an error the position does not move, so no message is
-    /// skipped.
-    async fn consume_batch(&mut self) -> Result<()> {
-        if let Some((first, _)) = self.retry.take_if(|(_, at)| *at <= Instant::now()) {
+    /// Handles the next messages. After an error no message is skipped.
+    async fn step(&mut self) -> Result<()> {
+        if let Some((first, _)) = self.refused.take_if(|(_, at)| *at <= Instant::now()) {
             self.after = first - 1;
         }
         let wait = self
-            .retry
+            .refused
             .map_or(WAIT, |(_, at)| at.duration_since(Instant::now()));
         let peek = PeekRequest {
             queue: self.queue.clone(),
@@ -135,7 +131,7 @@ impl<'a> SourceConsumer<'a> {
             return Ok(());
         }
         match self
-            .convert(&messages, self.events(&known, &messages), Vec::new())
+            .apply(&messages, self.event_tasks(&known, &messages), Vec::new())
             .await
         {
             Ok(true) => {
@@ -144,44 +140,44 @@ impl<'a> SourceConsumer<'a> {
                     .for_each(|message| _ = self.logged.remove(&message.id));
                 return Ok(());
             }
-            // Another manager converts them as well, or one of them cannot be converted: try each
-            // alone, so that it does not block the rest.
+            // Another manager handles the same messages, or one of them is refused. Handle each
+            // alone, so that a refused one does not block the others.
             Ok(false) => {}
             Err(error) if error.is_retryable() => return Err(error),
             Err(_) => {}
         }
-        let (mut first_failed, mut failed, batch_size) = (None, 0, messages.len());
+        let (mut left, mut failed, portion) = (None, 0, messages.len());
         for message in messages {
             let id = message.id;
-            match self.convert_one(&known, message).await {
+            match self.handle_one(&known, message).await {
                 Ok(()) => _ = self.logged.remove(&id),
                 Err(error) if error.is_retryable() => return Err(error),
                 Err(error) => {
-                    first_failed = first_failed.or(Some(id.as_u64()));
+                    left = left.or(Some(id.as_u64()));
                     failed += 1;
                     if self.logged.insert(id) {
                         let source = &self.source;
-                        tracing::error!(source, %id, %error, "a message cannot be converted now, and is retried later");
+                        tracing::error!(source, %id, %error, "a message cannot be turned into a task: retrying later");
                     }
                 }
             }
         }
-        if let Some(first) = first_failed {
+        if let Some(first) = left {
             self.after = last;
-            // Keep the earliest failed message: a retry starts there. It waits for the end of the
-            // queue, so that the messages behind are converted first.
-            let first = self.retry.map_or(first, |(before, _)| before);
-            self.retry = Some((first, Instant::now() + RETRY_PAUSE));
+            // Keep earlier refused messages too. Retry them only after the end is reached: there
+            // may be more.
+            let first = self.refused.map_or(first, |(before, _)| before);
+            self.refused = Some((first, Instant::now() + REFUSED_PAUSE));
         }
-        if failed == batch_size {
-            // All of them failed, so the cause may be the broker and not the messages.
+        if failed == portion {
+            // All failed, so the broker may be at fault.
             sleep(ERROR_PAUSE).await;
         }
         Ok(())
     }
 
-    /// Returns whether this call has converted the messages; `false` if another consumer has.
-    async fn convert(
+    /// Applies a transaction. Returns `false` if another manager was faster.
+    async fn apply(
         &self,
         messages: &[Message],
         tasks: Vec<NewTask>,
@@ -196,12 +192,12 @@ impl<'a> SourceConsumer<'a> {
         Ok(self.broker.apply_transaction(transaction).await?.is_some())
     }
 
-    /// Converts a message for the workers that accept it as a task, and moves it to the
-    /// dead-message queues of the others.
-    async fn convert_one(&self, known: &DesiredStates, message: Message) -> Result<()> {
+    /// Turns a message into tasks of those workers that accept it, and adds it to the dead queues
+    /// of the others.
+    async fn handle_one(&self, known: &DesiredStates, message: Message) -> Result<()> {
         let messages = [message];
         let refused = match self
-            .convert(&messages, self.events(known, &messages), Vec::new())
+            .apply(&messages, self.event_tasks(known, &messages), Vec::new())
             .await
         {
             Err(Error::Invalid(refused)) => refused,
@@ -210,14 +206,13 @@ impl<'a> SourceConsumer<'a> {
         let [message] = &messages;
         let (mut tasks, mut new_messages, mut dead) = (Vec::new(), Vec::new(), Vec::new());
         for (state, event) in known.subscribers(&self.source) {
-            let task = self.event(event, message);
+            let task = self.event_task(event, message);
             let Err(error) = task.validate() else {
                 tasks.push(task);
                 continue;
             };
             match dead_queue(&state.slug) {
-                // A source that is the worker's own dead-message queue would receive the message
-                // again, for ever.
+                // A dead queue that is a source itself would loop without end.
                 Some(to) if to != self.queue => new_messages.push(NewMessage {
                     queue: to,
                     body: message.body.clone(),
@@ -229,7 +224,7 @@ impl<'a> SourceConsumer<'a> {
         if dead.is_empty() {
             return Err(refused.into());
         }
-        if self.convert(&messages, tasks, new_messages).await? {
+        if self.apply(&messages, tasks, new_messages).await? {
             for (slug, error) in dead {
                 let (source, id) = (&self.source, message.id);
                 tracing::error!(source, %id, slug, %error, "a message cannot be a task, and is in {slug}.dead");
@@ -238,17 +233,17 @@ impl<'a> SourceConsumer<'a> {
         Ok(())
     }
 
-    /// The tasks to make of messages.
-    fn events(&self, known: &DesiredStates, messages: &[Message]) -> Vec<NewTask> {
-        let of_one = |message| {
+    /// The tasks for messages.
+    fn event_tasks(&self, known: &DesiredStates, messages: &[Message]) -> Vec<NewTask> {
+        let tasks_for = |message| {
             known
                 .subscribers(&self.source)
-                .map(move |(_, event)| self.event(event, message))
+                .map(move |(_, event)| self.event_task(event, message))
         };
-        messages.iter().flat_map(of_one).collect()
+        messages.iter().flat_map(tasks_for).collect()
     }
 
-    fn event(&self, event: &TaskSpec, message: &Message) -> NewTask {
+    fn event_task(&self, event: &TaskSpec, message: &Message) -> NewTask {
         NewTask::new(with_message(
             event.clone(),
             &self.source,
@@ -258,7 +253,7 @@ impl<'a> SourceConsumer<'a> {
     }
 }
 
-/// The queue for messages that cannot be tasks of a worker.
+/// The queue for messages that are no valid tasks of a worker.
 fn dead_queue(slug: &str) -> Option<QueueName> {
     format!("{slug}.dead").parse().ok()
 }

@@ -1,6 +1,5 @@
-//! Triggers: schedules that a file declares. Each is stored with the name of its manager as owner.
-//! So it is removed when the file no longer has it, and no manager changes a schedule that a person
-//! has written.
+//! Triggers: schedules that a file declares. Each is owned by the name of the file's manager, so
+//! that it is removed with its declaration, and managers do not touch schedules of other owners.
 
 use raddle_broker::{Broker, ScheduleView};
 use raddle_model::Schedule;
@@ -8,8 +7,8 @@ use raddle_model::Schedule;
 use super::{GroupWorker, ManagerError, Process, desired_state::DesiredStates};
 use raddle_client::schedule;
 
-/// Stores the triggers of a file. The trigger of a worker that is off is paused: it may be new, and
-/// no process would run its tasks.
+/// Stores the triggers of a file. The trigger of a worker that is off is paused: no process would
+/// run its tasks.
 pub(super) async fn declare(
     broker: &dyn Broker,
     name: &str,
@@ -32,28 +31,28 @@ pub(super) async fn declare(
     Ok(())
 }
 
-/// Removes the triggers that a manager of this name owns and that its file no longer has.
-pub(super) async fn retire(
+/// Removes triggers that a manager of this name had declared before.
+pub(super) async fn remove_undeclared(
     broker: &dyn Broker,
     name: &str,
     processes: &[Process],
 ) -> Result<(), ManagerError> {
-    for slug in former(broker.schedules(None).await?, name, processes) {
+    for slug in undeclared(broker.schedules(None).await?, name, processes) {
         let removed = schedule::remove_owned(broker, &slug, name).await;
         if removed.map_err(|source| ManagerError::Trigger {
             slug: slug.clone(),
             source,
         })? {
-            tracing::info!(slug, "removed a trigger that is no longer in the file");
+            tracing::info!(slug, "removed a trigger that the file no longer declares");
         }
     }
     Ok(())
 }
 
-/// The schedules that a manager of this name owns and that belong to none of these workers.
-fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<String> {
+/// Schedules of this owner that no worker declares any more.
+fn undeclared(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<String> {
     let has = |worker: &GroupWorker, slug: &str| worker.slug == slug && worker.trigger.is_some();
-    let is_kept = |slug: &str| {
+    let is_declared = |slug: &str| {
         processes
             .iter()
             .any(|process| process.workers.iter().any(|worker| has(worker, slug)))
@@ -64,7 +63,7 @@ fn former(stored: Vec<ScheduleView>, name: &str, processes: &[Process]) -> Vec<S
         .filter(|entry| entry.owner.as_deref() == Some(name));
     of_name
         .map(|entry| entry.schedule.name)
-        .filter(|slug| !is_kept(slug))
+        .filter(|slug| !is_declared(slug))
         .collect()
 }
 
@@ -78,7 +77,7 @@ mod tests {
     use super::{super::desired_state, *};
     use raddle_client::schedule::{Error, put};
 
-    use crate::turn;
+    use crate::set_worker_on;
 
     fn file(slugs: &[&str]) -> Vec<Process> {
         let worker =
@@ -88,14 +87,14 @@ mod tests {
         })]
     }
 
-    /// Declares and retires triggers, as a manager does at its start.
-    async fn declare_and_retire(
+    /// Declares triggers like a starting manager.
+    async fn declare_triggers(
         broker: &Sqlite,
         name: &str,
         processes: &[Process],
     ) -> Result<(), ManagerError> {
         declare(broker, name, processes).await?;
-        retire(broker, name, processes).await
+        remove_undeclared(broker, name, processes).await
     }
 
     async fn names(broker: &Sqlite) -> Vec<String> {
@@ -110,24 +109,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn removes_only_the_triggers_that_left_the_file() {
+    async fn removes_only_triggers_that_the_file_no_longer_declares() {
         let broker = Sqlite::in_memory().await.unwrap();
         let by_hand = Schedule::every("hand", Duration::from_secs(60))
             .task(TaskSpec::command(["true"]))
             .unwrap();
         put(&broker, by_hand, false).await.unwrap();
-        declare_and_retire(&broker, "group", &file(&["a", "b"]))
+        declare_triggers(&broker, "group", &file(&["a", "b"]))
             .await
             .unwrap();
-        declare_and_retire(&broker, "other", &file(&["c"]))
+        declare_triggers(&broker, "other", &file(&["c"]))
             .await
             .unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c", "hand"]);
-        declare_and_retire(&broker, "group", &file(&["b"]))
+        declare_triggers(&broker, "group", &file(&["b"]))
             .await
             .unwrap();
         assert_eq!(names(&broker).await, ["b", "c", "hand"]);
-        declare_and_retire(
+        declare_triggers(
             &broker,
             "group",
             &[Process::new("p").worker(GroupWorker::new("b"))],
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn keeps_schedules_that_a_person_wrote() {
+    async fn leaves_schedules_of_other_owners_alone() {
         let broker = Sqlite::in_memory().await.unwrap();
         let by_hand = || {
             Schedule::every("a", Duration::from_secs(7))
@@ -150,7 +149,7 @@ mod tests {
                 .unwrap()
         };
         put(&broker, by_hand(), false).await.unwrap();
-        let refused = declare_and_retire(&broker, "group", &file(&["a"]))
+        let refused = declare_triggers(&broker, "group", &file(&["a"]))
             .await
             .unwrap_err();
         assert!(
@@ -163,12 +162,12 @@ mod tests {
             ),
             "{refused}"
         );
-        declare_and_retire(&broker, "group", &file(&["b"]))
+        declare_triggers(&broker, "group", &file(&["b"]))
             .await
             .unwrap();
         assert_eq!(names(&broker).await, ["a", "b"]);
-        // A person who replaces a trigger of a file becomes its owner.
-        declare_and_retire(&broker, "group", &file(&["b", "c"]))
+        // Replacing a trigger by hand removes its owner.
+        declare_triggers(&broker, "group", &file(&["b", "c"]))
             .await
             .unwrap();
         put(
@@ -181,22 +180,22 @@ mod tests {
         )
         .await
         .unwrap();
-        declare_and_retire(&broker, "group", &file(&["b"]))
+        declare_triggers(&broker, "group", &file(&["b"]))
             .await
             .unwrap();
         assert_eq!(names(&broker).await, ["a", "b", "c"]);
     }
 
     #[tokio::test]
-    async fn pauses_the_trigger_of_a_worker_that_is_off() {
+    async fn the_trigger_of_a_worker_that_is_off_starts_paused() {
         use raddle_broker::Queries;
         let broker = Sqlite::in_memory().await.unwrap();
         let without = [Process::new("clock").worker(GroupWorker::command("a", ["true"]))];
         desired_state::declare(&broker, &without, None, None)
             .await
             .unwrap();
-        turn(&broker, "a", false).await.unwrap();
-        declare_and_retire(&broker, "group", &file(&["a"]))
+        set_worker_on(&broker, "a", false).await.unwrap();
+        declare_triggers(&broker, "group", &file(&["a"]))
             .await
             .unwrap();
         desired_state::declare(&broker, &file(&["a"]), None, None)
@@ -204,11 +203,11 @@ mod tests {
             .unwrap();
         let is_paused = async || broker.schedule("a").await.unwrap().unwrap().entry.paused;
         assert!(is_paused().await);
-        turn(&broker, "a", true).await.unwrap();
+        set_worker_on(&broker, "a", true).await.unwrap();
         assert!(!is_paused().await);
-        declare_and_retire(&broker, "group", &file(&["a"]))
+        declare_triggers(&broker, "group", &file(&["a"]))
             .await
             .unwrap();
-        assert!(!is_paused().await, "a second declaration changes nothing");
+        assert!(!is_paused().await, "declaring it again changes nothing");
     }
 }

@@ -1,4 +1,4 @@
-//! Operations on workers of groups: list, switch, scale and forget.
+//! Listing and changing groups.
 
 use raddle_broker::Broker;
 use raddle_model::{
@@ -9,45 +9,45 @@ use serde::Serialize;
 
 use super::{
     DesiredState,
-    desired_state::{change, remove, standings},
+    desired_state::{change, desired_states, remove},
 };
 use raddle_client::schedule;
 use raddle_worker::registration::is_running;
 
-/// A worker of a group, with its current state.
+/// The state of a group worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct GroupWorkerView {
-    /// Its name, and that of its queue.
+    /// Its name, which is also the name of its queue.
     pub slug: String,
     /// The process that hosts it.
     pub process: String,
     /// Whether it is on.
     pub on: bool,
-    /// How many replicas to run.
+    /// Replicas that it should have.
     pub replicas: u32,
-    /// How many processes serve it.
+    /// Live processes that serve it.
     pub live: usize,
-    /// How many tasks they run, as of their last renewal.
+    /// Tasks that they run.
     pub busy: u64,
-    /// How many tasks wait for it.
+    /// Tasks that wait for it.
     pub waiting: u64,
-    /// The queues whose messages are all events for it.
+    /// Queues whose messages are events for it.
     pub sources: Vec<String>,
-    /// The processes that serve it.
+    /// PIDs of the processes that serve it.
     pub pids: Vec<u32>,
-    /// The managers that keep it.
+    /// Its managers.
     pub managers: Vec<GroupManagerRef>,
 }
 
 impl GroupWorkerView {
-    /// Whether it still collects messages although no live manager keeps it.
-    pub fn is_forsaken(&self) -> bool {
+    /// Whether it collects messages without a live manager.
+    pub fn is_unmanaged(&self) -> bool {
         self.managers.is_empty() && !self.sources.is_empty()
     }
 }
 
-/// A manager that keeps a worker.
+/// A manager of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupManagerRef {
     /// Its id.
@@ -58,38 +58,38 @@ pub struct GroupManagerRef {
     pub status: WorkerStatus,
 }
 
-/// The result of `forget`.
+/// A worker that was forgotten, and what remains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ForgottenWorker {
-    /// Its name, and that of its queue.
+    /// Its name, which is also the name of its queue.
     pub slug: String,
-    /// How many tasks wait in its queue, and stay there.
+    /// Tasks that still wait there.
     pub waiting: u64,
-    /// The queues whose messages are no longer events for it.
+    /// Its sources, whose messages are no longer events for it.
     pub sources: Vec<String>,
-    /// Those of them that are a source of no other worker: their messages stay.
+    /// Sources without any subscriber now. Their messages stay.
     pub unread: Vec<String>,
 }
 
-/// Reports why a group was not changed.
+/// Why a group was not changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupChangeError {
     /// The broker failed.
     #[error(transparent)]
     Broker(#[from] raddle_broker::Error),
-    /// No such worker exists.
+    /// The worker is unknown.
     #[error("there is no worker '{0}' in any group: see 'raddle group list'")]
     Absent(String),
-    /// The worker can have one replica only.
+    /// It cannot have more than one replica.
     #[error(
-        "'{0}' is not alone in its process, or has a trigger: there can be one of it. Turn it off and on instead"
+        "'{0}' shares its process or has a trigger, so it has one replica: set_worker_on it off and on instead"
     )]
     Single(String),
-    /// A manager keeps the worker.
+    /// It has a manager.
     #[error(
-        "'{slug}' is kept by the manager {tid}: take it out of its raddle.toml and start that again, or stop it with 'raddle task stop {tid}'"
+        "'{slug}' is kept by the manager {tid}: remove it from its raddle.toml and restart that, or stop it with 'raddle task stop {tid}'"
     )]
     Kept {
         /// The worker.
@@ -102,10 +102,10 @@ pub enum GroupChangeError {
     Trigger(#[from] schedule::Error),
 }
 
-/// All workers of groups that the broker knows of.
+/// Lists all known group workers.
 pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_broker::Error> {
     let (known, workers, summary) = (
-        standings(broker).await?,
+        desired_states(broker).await?,
         broker.workers().await?,
         broker.summary().await?,
     );
@@ -122,7 +122,7 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_br
                 .sum(),
             waiting: summary.ready.get(&state.slug).copied().unwrap_or_default(),
             pids: serving.iter().map(|entry| entry.info.pid).collect(),
-            managers: keepers(&workers, &state.slug),
+            managers: managers_of(&workers, &state.slug),
             replicas: state.wanted(),
             slug: state.slug,
             process: state.process,
@@ -133,30 +133,30 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_br
     Ok(known.into_iter().map(view).collect())
 }
 
-/// The managers that keep a worker, also if it is off.
-pub(super) fn keepers(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRef> {
-    let keeps = |entry: &&WorkerEntry| {
+/// The managers of a worker, even if it is off.
+pub(super) fn managers_of(workers: &[WorkerEntry], slug: &str) -> Vec<GroupManagerRef> {
+    let is_manager_of = |entry: &&WorkerEntry| {
         entry.info.kind == kind::GROUP
             && entry.info.capabilities.iter().any(|of| of == slug)
             && is_running(entry)
     };
-    let keeper = |entry: &WorkerEntry| GroupManagerRef {
+    let manager = |entry: &WorkerEntry| GroupManagerRef {
         tid: entry.tid,
         name: entry.info.name.clone(),
         status: entry.status,
     };
-    workers.iter().filter(keeps).map(keeper).collect()
+    workers.iter().filter(is_manager_of).map(manager).collect()
 }
 
-/// Switches a worker on or off. While it is off, its events wait, but its trigger makes none.
-pub async fn turn(
+/// Turns a worker on or off. While it is off its tasks wait, and its trigger makes none.
+pub async fn set_worker_on(
     broker: &dyn Broker,
     slug: &str,
     on: bool,
 ) -> Result<DesiredState, GroupChangeError> {
     let state = change(broker, slug, |state| state.on = on).await?;
     let state = state.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
-    // A schedule without an owner was written by a person, and is not the group's.
+    // A schedule without owner is not the group's.
     let is_owned = async || {
         Ok::<_, GroupChangeError>(
             broker
@@ -166,13 +166,13 @@ pub async fn turn(
         )
     };
     if state.triggered && is_owned().await? {
-        let switched = if on {
+        let result = if on {
             schedule::resume(broker, slug).await
         } else {
             schedule::pause(broker, slug).await
         };
-        match switched {
-            // The schedule was removed meanwhile.
+        match result {
+            // It was removed meanwhile.
             Ok(_) | Err(schedule::Error::Absent(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -180,13 +180,12 @@ pub async fn turn(
     Ok(state)
 }
 
-/// Forgets a worker that no manager keeps: messages of its sources are no longer events for it.
-/// Tasks that wait in its queue stay there.
+/// Forgets a worker without a manager: its sources make no more tasks. Waiting tasks stay.
 pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, GroupChangeError> {
-    if let Some(keeper) = keepers(&broker.workers().await?, slug).first() {
+    if let Some(manager) = managers_of(&broker.workers().await?, slug).first() {
         return Err(GroupChangeError::Kept {
             slug: slug.into(),
-            tid: keeper.tid,
+            tid: manager.tid,
         });
     }
     let state = remove(broker, slug)
@@ -199,9 +198,15 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
     if let Some(owner) = owner {
         schedule::remove_owned(broker, slug, &owner).await?;
     }
-    let others = standings(broker).await?;
-    let is_unread = |source: &&String| !others.iter().any(|other| other.sources.contains(source));
-    let unread = state.sources.iter().filter(is_unread).cloned().collect();
+    let others = desired_states(broker).await?;
+    let has_no_subscriber =
+        |source: &&String| !others.iter().any(|other| other.sources.contains(source));
+    let unread = state
+        .sources
+        .iter()
+        .filter(has_no_subscriber)
+        .cloned()
+        .collect();
     let waiting = broker
         .summary()
         .await?
@@ -217,13 +222,13 @@ pub async fn forget(broker: &dyn Broker, slug: &str) -> Result<ForgottenWorker, 
     })
 }
 
-/// Sets the number of replicas of a worker, until it is set again.
+/// Sets the number of replicas of a worker, overriding its file.
 pub async fn scale(
     broker: &dyn Broker,
     slug: &str,
     replicas: u32,
 ) -> Result<DesiredState, GroupChangeError> {
-    let known = standings(broker).await?;
+    let known = desired_states(broker).await?;
     let before = known.into_iter().find(|state| state.slug == slug);
     let before = before.ok_or_else(|| GroupChangeError::Absent(slug.into()))?;
     if !before.scales && replicas != 1 {

@@ -85,7 +85,9 @@ fn managers(view: &GroupWorkerView) -> String {
 
 async fn set_enabled(context: &Context, slug: &str, on: bool) -> Outcome {
     let broker = context.open_broker().await?;
-    let state = group::turn(&*broker, slug, on).await.map_err(failure)?;
+    let state = group::set_worker_on(&*broker, slug, on)
+        .await
+        .map_err(failure)?;
     print_change(
         context,
         &state,

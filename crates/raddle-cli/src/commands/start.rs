@@ -108,7 +108,7 @@ impl StartReceiver {
 async fn run_worker(context: &Context, args: &StartArgs) -> Outcome {
     let receiver = StartReceiver::from_environment();
     let mut group_process =
-        GroupProcess::of_environment().map_err(|error| Failure::Raddle(error.to_string()))?;
+        GroupProcess::from_env().map_err(|error| Failure::Raddle(error.to_string()))?;
     let mut early_interrupts = None;
     if let Some(group_process) = &group_process {
         let interrupts = early_interrupts.insert(Interrupts::install()?);
@@ -123,7 +123,7 @@ async fn run_worker(context: &Context, args: &StartArgs) -> Outcome {
     // Watched from here on, because the start may wait for disk space.
     let mut parent_watch = JoinSet::new();
     if let Some(group_process) = &mut group_process {
-        parent_watch.spawn(group_process.mourn(shutdown.clone()));
+        parent_watch.spawn(group_process.drain_on_parent_exit(shutdown.clone()));
     }
     let Some(broker) = interrupts
         .start_unless_interrupted(&shutdown, context.open_for_service())
@@ -151,7 +151,7 @@ async fn run_worker(context: &Context, args: &StartArgs) -> Outcome {
         }
     };
     let options = if let Some(group_process) = &group_process {
-        group_process.bind(options)
+        group_process.worker_options(options)
     } else {
         options
     };
@@ -183,10 +183,10 @@ async fn run_worker(context: &Context, args: &StartArgs) -> Outcome {
                     receiver.write_line("begun");
                 }
                 if let Some(group_process) = &group_process {
-                    group_process.begun(*begun.borrow_and_update());
+                    group_process.set_attempts_started(*begun.borrow_and_update());
                 }
             }
-            () = wait_if_some(group_process.as_mut().map(GroupProcess::turn)) => {}
+            () = wait_if_some(group_process.as_mut().map(GroupProcess::run_heartbeat)) => {}
             () = interrupts.next() => {
                 context.note("stopping: tasks may finish; interrupt again to return them to their queues, a third time to kill them");
                 shutdown.request();
@@ -194,7 +194,7 @@ async fn run_worker(context: &Context, args: &StartArgs) -> Outcome {
         }
     };
     if let (Some(group_process), Ok(ended)) = (&group_process, &ended) {
-        group_process.begun(ended.tasks);
+        group_process.set_attempts_started(ended.tasks);
     }
     instrumented.close().await;
     // Last: tasks may call the broker until they end.

@@ -129,7 +129,7 @@ pub(super) fn read_groups(path: &Path) -> Outcome<Vec<Process>> {
     let wrong =
         |reason: &dyn std::fmt::Display| Failure::Usage(format!("{}:{reason}", path.display()));
     let text = file_trust::read(path)?.ok_or_else(|| wrong(&" there is no such file"))?;
-    group::read(&text).map_err(|mistake| wrong(&mistake))
+    group::parse(&text).map_err(|mistake| wrong(&mistake))
 }
 
 async fn run_manager(
@@ -155,7 +155,7 @@ async fn run_manager(
     let options = Options {
         name: args.name.clone(),
         file: Some(file.to_owned()),
-        words: process_args(global, args),
+        extra_args: process_args(global, args),
         ..Options::new(context.project.url.clone(), processes)
     };
     loop {
@@ -211,7 +211,7 @@ async fn run_manager(
         let processes = count(ended.killed, "process");
         context
             .note(format!("{processes} had to be killed (SIGKILL): see the log, and check the data that they were writing"));
-        return Ok(group::KILLED);
+        return Ok(group::EXIT_KILLED);
     }
 }
 
@@ -246,7 +246,7 @@ async fn register(
             }
             // The active manager cannot reach the broker either.
             Err(ManagerError::Broker(error)) if is_waiting && error.is_retryable() => {}
-            Err(ManagerError::Mistake(mistake)) => {
+            Err(ManagerError::InvalidConfig(mistake)) => {
                 let file = options.file.as_deref().unwrap_or_default();
                 let text = fs::read_to_string(file).unwrap_or_default();
                 return Err(Failure::Usage(format!(
@@ -363,7 +363,7 @@ fn process_args(global: &Global, args: &UpArgs) -> Vec<std::ffi::OsString> {
 fn failure(error: ManagerError) -> Failure {
     match error {
         ManagerError::Broker(error) => error.into(),
-        ManagerError::Mistake(_)
+        ManagerError::InvalidConfig(_)
         | ManagerError::Memory
         | ManagerError::SlugTaken { .. }
         | ManagerError::Kept { .. }

@@ -701,10 +701,10 @@ fn what_waits_when_a_file_changes_is_said_to_run_what_the_file_said() {
     let said = manager.stderr();
     let of_old = r#"slug="mail" tasks=2 runs={"command":["sh","-c","echo old $(cat) >> done"]}"#;
     assert!(
-        said.contains("keep the old target") && said.contains(of_old),
+        said.contains("run the old target") && said.contains(of_old),
         "{said}"
     );
-    assert_eq!(said.matches("keep the old target").count(), 1, "{said}");
+    assert_eq!(said.matches("run the old target").count(), 1, "{said}");
     world.raddle(["queue", "write", "orders", "3"]).ok();
     world.raddle(["group", "on", "mail"]).ok();
     until("all are done", || lines(&world, "done").len() == 3);
@@ -712,7 +712,7 @@ fn what_waits_when_a_file_changes_is_said_to_run_what_the_file_said() {
     world.raddle(["wait", &by_hand]).ok();
     down(&world, manager);
     let manager = up(&world, &file("new"));
-    assert!(!down(&world, manager).contains("keep the old target"));
+    assert!(!down(&world, manager).contains("run the old target"));
 }
 
 /// Tasks end faster than the manager looks: a process counts for itself.

@@ -1,4 +1,4 @@
-//! Tests of the source consumer: no message is lost, converted twice or blocked.
+//! Tests of `SourceConsumer`: no message is lost, doubled, or blocks others.
 
 use std::sync::Mutex;
 
@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use super::{super::desired_state::declare, *};
 use crate::{GroupWorker, Process};
 
-/// Decides the outcome of a transaction of these messages.
+/// The outcome of a transaction with these messages.
 type Outcome = Box<dyn FnMut(&[Message]) -> Result<()> + Send>;
 
-/// A broker whose transactions fail as a test decides.
+/// A broker whose transactions fail as configured.
 struct FailingBroker {
     memory: Sqlite,
     outcome: Mutex<Outcome>,
@@ -31,7 +31,7 @@ impl CallHandler for FailingBroker {
     }
 }
 
-fn process(slug: &str) -> Process {
+fn subscriber(slug: &str) -> Process {
     Process::new(slug).worker(GroupWorker::command(slug, ["cat"]).source("orders"))
 }
 
@@ -39,7 +39,7 @@ fn queue(name: &str) -> QueueName {
     name.parse().unwrap()
 }
 
-async fn bodies_in(broker: &dyn Messages, name: &str) -> Vec<String> {
+async fn messages_in(broker: &dyn Messages, name: &str) -> Vec<String> {
     let peek = PeekRequest {
         queue: queue(name),
         after: 0,
@@ -66,13 +66,13 @@ async fn tasks_of(broker: &Sqlite, slug: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs a consumer until `holds` returns true.
-async fn consume_until(consumer: &mut SourceConsumer<'_>, holds: impl AsyncFn() -> bool) {
+/// Runs a consumer until this holds.
+async fn step_until(consumer: &mut SourceConsumer<'_>, holds: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds().await {
         assert!(Instant::now() < deadline, "it takes too long");
-        // A turn that finds no message waits for one.
-        let _ = tokio::time::timeout(Duration::from_millis(100), consumer.consume_batch()).await;
+        // A step without work waits for messages.
+        let _ = tokio::time::timeout(Duration::from_millis(100), consumer.step()).await;
     }
 }
 
@@ -84,9 +84,9 @@ fn server_error() -> Error {
 }
 
 #[tokio::test]
-async fn a_worker_with_an_invalid_event_gets_dead_messages_and_blocks_no_other() {
+async fn a_worker_whose_tasks_are_refused_blocks_no_other_and_loses_nothing() {
     let broker = Sqlite::in_memory().await.unwrap();
-    declare(&broker, &[process("mail")], None, None)
+    declare(&broker, &[subscriber("mail")], None, None)
         .await
         .unwrap();
     let state = json!({
@@ -100,23 +100,23 @@ async fn a_worker_with_an_invalid_event_gets_dead_messages_and_blocks_no_other()
     let words: Vec<String> = (0..3).map(|number| number.to_string()).collect();
     broker.put(queue("orders"), words.clone()).await.unwrap();
     SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .consume_batch()
+        .step()
         .await
         .unwrap();
     assert_eq!(
         (
             tasks_of(&broker, "mail").await,
-            bodies_in(&broker, "odd.dead").await
+            messages_in(&broker, "odd.dead").await
         ),
         (words.clone(), words)
     );
-    assert_eq!(bodies_in(&broker, "orders").await, [""; 0]);
+    assert_eq!(messages_in(&broker, "orders").await, [""; 0]);
 }
 
 #[tokio::test]
-async fn moves_a_message_that_cannot_be_a_task_to_the_dead_queue() {
+async fn an_oversized_message_is_dead_and_blocks_nothing() {
     let broker = Sqlite::in_memory().await.unwrap();
-    declare(&broker, &[process("mail")], None, None)
+    declare(&broker, &[subscriber("mail")], None, None)
         .await
         .unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
@@ -125,16 +125,16 @@ async fn moves_a_message_that_cannot_be_a_task_to_the_dead_queue() {
         .await
         .unwrap();
     let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    consumer.consume_batch().await.unwrap();
+    consumer.step().await.unwrap();
     assert_eq!(tasks_of(&broker, "mail").await, ["a", "b"]);
     assert_eq!(
         (
-            bodies_in(&broker, "mail.dead").await,
-            bodies_in(&broker, "orders").await.len()
+            messages_in(&broker, "mail.dead").await,
+            messages_in(&broker, "orders").await.len()
         ),
         (vec![large], 0)
     );
-    // A worker whose source is that queue leaves the message there: it does not go round.
+    // Messages of that queue stay in it, even if it is a source: they must not loop.
     declare(
         &broker,
         &[Process::new("mail").worker(GroupWorker::command("mail", ["cat"]).source("mail.dead"))],
@@ -144,19 +144,19 @@ async fn moves_a_message_that_cannot_be_a_task_to_the_dead_queue() {
     .await
     .unwrap();
     SourceConsumer::new(&broker, queue("mail.dead"), "mail.dead".into())
-        .consume_batch()
+        .step()
         .await
         .unwrap();
-    assert_eq!(bodies_in(&broker, "mail.dead").await.len(), 1);
+    assert_eq!(messages_in(&broker, "mail.dead").await.len(), 1);
 }
 
-/// Also after retries, and when the connection is cut in between.
+/// Even if it is retried after a lost answer.
 #[tokio::test]
 async fn a_dead_letter_is_written_once() {
     let mut calls = 0;
     let outcome = move |_: &[Message]| {
         calls += 1;
-        // Transactions: all messages, this message alone, and then with its dead message.
+        // For all messages, for one alone, then with its dead letter.
         if calls == 3 {
             Err(Error::AgentGone {
                 path: "a".into(),
@@ -170,7 +170,7 @@ async fn a_dead_letter_is_written_once() {
         memory: Sqlite::in_memory().await.unwrap(),
         outcome: Mutex::new(Box::new(outcome)),
     };
-    declare(&broker.memory, &[process("mail")], None, None)
+    declare(&broker.memory, &[subscriber("mail")], None, None)
         .await
         .unwrap();
     let large = "x".repeat(MAX_SPEC_BYTES + 1);
@@ -179,30 +179,30 @@ async fn a_dead_letter_is_written_once() {
         .await
         .unwrap();
     let _ = SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .consume_batch()
+        .step()
         .await;
     assert_eq!(
         (
-            bodies_in(&broker, "orders").await.len(),
-            bodies_in(&broker, "mail.dead").await.len()
+            messages_in(&broker, "orders").await.len(),
+            messages_in(&broker, "mail.dead").await.len()
         ),
         (1, 0)
     );
     SourceConsumer::new(&broker, queue("orders"), "orders".into())
-        .consume_batch()
+        .step()
         .await
         .unwrap();
     assert_eq!(
         (
-            bodies_in(&broker, "orders").await.len(),
-            bodies_in(&broker, "mail.dead").await
+            messages_in(&broker, "orders").await.len(),
+            messages_in(&broker, "mail.dead").await
         ),
         (0, vec![large])
     );
 }
 
 #[tokio::test]
-async fn skips_no_message_after_a_transient_error() {
+async fn a_retryable_error_skips_no_message() {
     let mut errors = [
         Error::Unanswered {
             place: "here".into(),
@@ -225,7 +225,7 @@ async fn skips_no_message_after_a_transient_error() {
         memory: Sqlite::in_memory().await.unwrap(),
         outcome,
     };
-    declare(&broker.memory, &[process("mail")], None, None)
+    declare(&broker.memory, &[subscriber("mail")], None, None)
         .await
         .unwrap();
     broker
@@ -233,20 +233,20 @@ async fn skips_no_message_after_a_transient_error() {
         .await
         .unwrap();
     let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    consume_until(&mut consumer, async || {
+    step_until(&mut consumer, async || {
         tasks_of(&broker.memory, "mail").await.len() == 2
     })
     .await;
     let mut made = tasks_of(&broker.memory, "mail").await;
     made.sort();
     assert_eq!(
-        (made, bodies_in(&broker, "orders").await),
+        (made, messages_in(&broker, "orders").await),
         (vec!["a".to_owned(), "b".into()], Vec::new())
     );
 }
 
 #[tokio::test]
-async fn keeps_a_message_that_is_never_converted_and_converts_the_rest() {
+async fn a_message_that_is_always_refused_stays_and_later_ones_go_on() {
     let stuck = |messages: &[Message]| {
         if messages.iter().any(|message| message.body == "stuck") {
             Err(server_error())
@@ -258,7 +258,7 @@ async fn keeps_a_message_that_is_never_converted_and_converts_the_rest() {
         memory: Sqlite::in_memory().await.unwrap(),
         outcome: Mutex::new(Box::new(stuck)),
     };
-    declare(&broker.memory, &[process("mail")], None, None)
+    declare(&broker.memory, &[subscriber("mail")], None, None)
         .await
         .unwrap();
     let many = 3 * BATCH as usize;
@@ -266,28 +266,28 @@ async fn keeps_a_message_that_is_never_converted_and_converts_the_rest() {
     words.extend(vec!["free".to_owned(); many]);
     broker.put(queue("orders"), words).await.unwrap();
     let mut consumer = SourceConsumer::new(&broker, queue("orders"), "orders".into());
-    consume_until(&mut consumer, async || {
+    step_until(&mut consumer, async || {
         tasks_of(&broker.memory, "mail").await.len() == many
     })
     .await;
     assert_eq!(tasks_of(&broker.memory, "mail").await, vec!["free"; many]);
     assert_eq!(
-        bodies_in(&broker, "orders").await,
+        messages_in(&broker, "orders").await,
         vec!["stuck"; BATCH as usize + 1]
     );
     assert_eq!(
         consumer.logged.len(),
         BATCH as usize + 1,
-        "each is in the log, once"
+        "each is logged once"
     );
     *broker.outcome.lock().unwrap() = Box::new(|_| Ok(()));
-    consume_until(&mut consumer, async || {
-        bodies_in(&broker, "orders").await.is_empty()
+    step_until(&mut consumer, async || {
+        messages_in(&broker, "orders").await.is_empty()
     })
     .await;
     assert_eq!(
         (
-            bodies_in(&broker, "orders").await,
+            messages_in(&broker, "orders").await,
             tasks_of(&broker.memory, "mail").await.len()
         ),
         (vec![], many + 65)
@@ -295,7 +295,7 @@ async fn keeps_a_message_that_is_never_converted_and_converts_the_rest() {
 }
 
 #[tokio::test]
-async fn several_consumers_make_one_task_per_message_and_subscriber() {
+async fn each_message_becomes_one_task_per_subscriber_with_many_consumers() {
     let broker: Arc<dyn Broker> = Arc::new(Sqlite::in_memory().await.unwrap());
     let of = |slug: &str| {
         Process::new(slug).worker(GroupWorker::command(slug, ["cat"]).source("orders"))

@@ -201,7 +201,7 @@ async fn check_unmanaged_group_workers(broker: &dyn Broker) -> Result<Vec<Findin
     };
     Ok(views
         .iter()
-        .filter(|view| view.is_forsaken())
+        .filter(|view| view.is_unmanaged())
         .map(finding)
         .collect())
 }

@@ -54,9 +54,11 @@ pub(super) fn check_beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding>
             continue;
         };
         let runs = if is_compose {
-            service_manager::compose(&text)
+            service_manager::parse_compose(&text)
         } else {
-            service_manager::unit(&name, &text).into_iter().collect()
+            service_manager::parse_unit(&name, &text)
+                .into_iter()
+                .collect()
         };
         findings.extend(
             runs.iter()
@@ -69,7 +71,7 @@ pub(super) fn check_beside(path: &Path, workers: &[WorkerEntry]) -> Vec<Finding>
 
 /// A routine in the file that no program offers.
 fn check_routines(path: &Path, processes: &[Process], workers: &[WorkerEntry]) -> Option<Finding> {
-    let mistake = group::unoffered_routine(processes, workers)?;
+    let mistake = group::find_unoffered_routine(processes, workers)?;
     let mistake = GroupFileError::locate(&fs::read_to_string(path).unwrap_or_default(), mistake);
     let detail = format!("{}:{mistake}", path.display());
     Some(Finding::error(
@@ -92,7 +94,7 @@ fn check_units(directory: &Path) -> Vec<Finding> {
         };
         let text = text + &drop_ins(&file);
         let (Some(run), Some(path)) = (
-            service_manager::unit(&file_name(&file), &text),
+            service_manager::parse_unit(&file_name(&file), &text),
             service_manager::file_of_unit(&text),
         ) else {
             continue;
@@ -125,9 +127,9 @@ fn read_groups(path: &Path) -> Result<Option<Vec<Process>>, Box<Finding>> {
     let Ok(text) = fs::read_to_string(path) else {
         return Ok(None);
     };
-    match group::read(&text) {
+    match group::parse(&text) {
         Ok(processes) => Ok(Some(processes)),
-        Err(GroupFileError { mistake, .. }) if mistake.path == "process" => Ok(None),
+        Err(GroupFileError { error, .. }) if error.path == "process" => Ok(None),
         Err(mistake) => {
             let detail = format!("{}:{mistake}", path.display());
             Err(Box::new(Finding::warning(
@@ -156,11 +158,11 @@ fn check_stop_timeout(
         ),
         false => ("TimeoutStopSec", format!("TimeoutStopSec={seconds}")),
     };
-    let ok = run.stops_within.is_none_or(|within| within >= needed.0);
-    let within = run.stops_within.map_or("no limit".to_owned(), |within| {
+    let ok = run.stop_timeout.is_none_or(|within| within >= needed.0);
+    let within = run.stop_timeout.map_or("no limit".to_owned(), |within| {
         HumanDuration(within).to_string()
     });
-    let verb = if run.is_said {
+    let verb = if run.is_explicit {
         "sets"
     } else {
         "uses the default of"

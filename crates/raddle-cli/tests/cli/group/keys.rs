@@ -30,7 +30,7 @@ fn the_place_of_one_that_has_ended_is_filled_as_restart_says() {
         now.len() == 1 && !now.contains(&failed)
     });
     until("two are not", || {
-        manager.stderr().matches("its place stays empty").count() == 2
+        manager.stderr().matches("and is not replaced").count() == 2
     });
     until("nobody is there for them", || {
         pids(&world, "never").is_empty() && pids(&world, "done").is_empty()

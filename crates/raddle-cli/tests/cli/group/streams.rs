@@ -106,12 +106,12 @@ fn a_stream_is_refused_where_the_broker_has_none() {
         .code(2)
         .says("raddle.toml:6: at 'process.mail.worker[0].sources[0]'");
     refused
-        .says("streams need a Redis broker")
+        .says("streams need Redis")
         .says("use redis://HOST:PORT, or the name of a queue");
     world.file("raddle.toml", FILE.replace("stream:orders", "stream:"));
     world
         .raddle(["up"])
         .code(2)
-        .says("the stream has no name: write its key, as in 'stream:orders'");
+        .says("it names no stream: write its key, as in 'stream:orders'");
     assert_eq!(world.processes(), []);
 }
