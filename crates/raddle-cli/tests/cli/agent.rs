@@ -13,7 +13,7 @@ fn served(args: &[&str]) -> (World, String) {
 }
 
 #[test]
-fn a_worker_serves_its_broker_while_it_lives() {
+fn serves_the_broker_at_a_socket_until_the_worker_exits() {
     let (world, url) = served(&[]);
     let socket = world.path().join("agent.sock");
     assert_eq!(
@@ -47,7 +47,7 @@ fn a_worker_serves_its_broker_while_it_lives() {
 }
 
 #[test]
-fn the_doctor_names_the_engine_behind_the_socket() {
+fn doctor_names_the_engine_behind_the_socket() {
     let (world, url) = served(&[]);
     let health = world
         .raddle(["--queue-url", &url, "doctor", "--json"])
@@ -165,7 +165,7 @@ fn another_worker_works_through_the_socket() {
 }
 
 #[test]
-fn a_worker_outlives_the_agent_it_works_through() {
+fn a_worker_falls_back_to_the_engine_when_the_agent_exits() {
     let world = World::new();
     let first = world
         .raddle([
@@ -197,7 +197,7 @@ fn a_worker_outlives_the_agent_it_works_through() {
 }
 
 #[test]
-fn a_worker_whose_agent_is_gone_can_be_stopped() {
+fn stops_a_worker_whose_agent_is_gone() {
     let world = World::new();
     let first = world
         .raddle([
@@ -243,7 +243,7 @@ fn a_worker_whose_agent_is_gone_can_be_stopped() {
 }
 
 #[test]
-fn memory_can_be_served() {
+fn serves_a_broker_in_memory() {
     let world = World::new();
     let worker = world.start([
         "worker",
@@ -265,7 +265,7 @@ fn memory_can_be_served() {
 }
 
 #[test]
-fn a_socket_that_cannot_be_served_at_is_refused_before_anything_starts() {
+fn refuses_a_socket_path_before_anything_starts() {
     let (world, _) = served(&[]);
     world
         .raddle(["worker", "start", "--no-detach", "--serve", "agent.sock"])

@@ -5,7 +5,7 @@ use std::fs;
 use crate::world::World;
 
 #[test]
-fn a_wrong_spec_is_named_with_the_path_of_its_key() {
+fn names_the_path_of_a_wrong_key_in_a_spec() {
     let world = World::new();
     let cases = [
         (
@@ -82,7 +82,7 @@ fn a_wrong_spec_is_named_with_the_path_of_its_key() {
 }
 
 #[test]
-fn programs_that_cannot_be_started_are_told_apart() {
+fn exit_codes_distinguish_missing_from_unexecutable_programs() {
     let world = World::new();
     world
         .raddle(["run", "--", "no-such-program"])
@@ -105,7 +105,7 @@ fn programs_that_cannot_be_started_are_told_apart() {
 }
 
 #[test]
-fn arguments_that_are_not_text_are_refused() {
+fn refuses_arguments_that_are_not_utf8() {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
     let world = World::new();
     let odd = OsStr::from_bytes(b"caf\xe9");
@@ -118,7 +118,7 @@ fn arguments_that_are_not_text_are_refused() {
 }
 
 #[test]
-fn a_name_with_shell_characters_harms_nobody() {
+fn a_name_with_shell_characters_is_only_a_name() {
     let world = World::new();
     let name = "a; touch harm $(touch harm) `touch harm` \u{1f9f5} 'x' \"y\"";
     let tid = world.submit(&[
@@ -170,7 +170,7 @@ fn a_name_with_shell_characters_harms_nobody() {
 }
 
 #[test]
-fn bad_ids_are_refused() {
+fn refuses_malformed_and_unknown_ids() {
     let world = World::new();
     world.submit(&["--", "true"]);
     world.submit(&["--", "true"]);
@@ -213,7 +213,7 @@ fn bad_ids_are_refused() {
 }
 
 #[test]
-fn a_project_file_says_where_the_work_is() {
+fn a_project_file_sets_the_broker() {
     let world = World::new();
     world.file("raddle.toml", "queue_url = 'sqlite:work.db'\n");
     fs::create_dir(world.path().join("below")).unwrap();
@@ -233,7 +233,7 @@ fn a_project_file_says_where_the_work_is() {
 }
 
 #[test]
-fn a_broker_in_memory_serves_one_process() {
+fn a_broker_in_memory_is_refused_where_processes_share_it() {
     let world = World::new();
     let ran = world
         .raddle(["run", "--queue-url", "mem://", "--", "echo", "hello"])
@@ -269,7 +269,7 @@ fn a_broker_in_memory_serves_one_process() {
 }
 
 #[test]
-fn tags_of_raddle_itself_are_not_for_people() {
+fn refuses_reserved_tags_in_flags() {
     let world = World::new();
     let refusal = "tags that begin with @ are given by Raddle itself";
     world
@@ -292,7 +292,7 @@ fn tags_of_raddle_itself_are_not_for_people() {
 }
 
 #[test]
-fn flags_with_a_wrong_value_say_what_to_write() {
+fn errors_of_flags_show_valid_values() {
     let world = World::new();
     let wrong = [
         ("--memory", "lots", "512, 512M, 2G"),
@@ -347,7 +347,7 @@ fn a_mistyped_flag_is_not_the_name_of_a_program() {
 
 /// The kernel refuses it, and not the runner by never coming to an end.
 #[test]
-fn very_many_environment_variables_are_too_many_at_once() {
+fn refuses_more_environment_than_the_kernel_takes() {
     let world = World::new();
     let env: serde_json::Map<_, _> = (0..150_000)
         .map(|n| (format!("VARIABLE_{n}"), "x".into()))
@@ -368,7 +368,7 @@ fn very_many_environment_variables_are_too_many_at_once() {
 }
 
 #[test]
-fn the_doctor_says_how_to_mend_whatever_it_finds() {
+fn every_bad_finding_of_doctor_has_a_fix() {
     let world = World::new();
     world.file("broken.db", "no database");
     world.file("groups.toml", "[process.a]\nnonsense = 1\n");
@@ -404,7 +404,7 @@ fn the_doctor_says_how_to_mend_whatever_it_finds() {
 }
 
 #[test]
-fn errors_are_json_where_json_is_asked_for() {
+fn errors_are_json_with_the_json_flag() {
     let world = World::new();
     let error = |args: &[&str], code: i32| {
         let ran = world.raddle(args).code(code);

@@ -93,7 +93,7 @@ fn a_batch_is_counted_waited_for_and_retried() {
 }
 
 #[test]
-fn a_batch_has_the_name_that_it_is_given_and_grows() {
+fn a_named_batch_grows_with_each_submit() {
     let world = World::new();
     world.file(
         "specs.json",
@@ -141,7 +141,7 @@ fn a_batch_has_the_name_that_it_is_given_and_grows() {
 }
 
 #[test]
-fn a_batch_is_cancelled_whole() {
+fn cancels_all_tasks_of_a_batch() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
     world.submit(&["--batch", "b", "--array", "1-50", "--", "sleep", "600"]);
@@ -162,7 +162,7 @@ fn a_batch_is_cancelled_whole() {
 }
 
 #[test]
-fn verbs_take_filters_ids_from_standard_input_and_last() {
+fn commands_take_filters_ids_from_standard_input_and_last() {
     let world = World::new();
     let tids = world.submit(&["--array", "1-3", "--name", "frame-{}", "--", "false"]);
     let other = world.submit(&["--name", "other", "--", "false"]);
@@ -209,7 +209,7 @@ fn verbs_take_filters_ids_from_standard_input_and_last() {
 }
 
 #[test]
-fn records_of_finished_tasks_are_deleted() {
+fn deletes_records_of_finished_tasks() {
     let world = World::new();
     let waiting = world.submit(&["--queue", "aside", "--", "true"]);
     world
@@ -272,7 +272,7 @@ fn records_of_finished_tasks_are_deleted() {
 }
 
 #[test]
-fn a_run_for_each_line_runs_them_here_some_at_a_time() {
+fn run_each_line_runs_tasks_in_this_process_some_at_a_time() {
     let world = World::new();
     world.file("lines", "a\n\nb\nc\nd\n");
     world.bash("ONLY=worker raddle worker start").ok();
@@ -338,7 +338,7 @@ fn a_run_for_each_line_runs_them_here_some_at_a_time() {
 }
 
 #[test]
-fn an_interrupt_stops_all_tasks_of_a_run_for_each_line() {
+fn an_interrupt_stops_all_tasks_of_run_each_line() {
     let world = World::new();
     let started = world.start([
         "run",
@@ -380,7 +380,7 @@ fn run_array_gives_piped_stdin_to_every_task() {
 }
 
 #[test]
-fn a_worker_runs_retried_tasks_of_a_run_for_each_line() {
+fn a_worker_runs_retried_tasks_of_run_each_line() {
     let world = World::new();
     world
         .raddle([

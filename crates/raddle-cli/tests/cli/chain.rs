@@ -118,12 +118,12 @@ fn a_killed_worker(world: &World) {
 }
 
 #[test]
-fn what_a_killed_worker_leaves_is_not_followed() {
+fn a_lost_attempt_submits_no_chained_tasks() {
     a_killed_worker(&World::new());
 }
 
 #[test]
-fn what_a_killed_worker_leaves_is_not_followed_on_redis() {
+fn a_lost_attempt_submits_no_chained_tasks_on_redis() {
     let (world, server) = on_redis();
     a_killed_worker(&world);
     world.raddle(["worker", "stop", "--all"]).ok();
@@ -131,7 +131,7 @@ fn what_a_killed_worker_leaves_is_not_followed_on_redis() {
 }
 
 #[test]
-fn only_the_attempt_that_succeeds_is_followed() {
+fn only_the_successful_attempt_submits_chained_tasks() {
     let world = World::new();
     world.worker(&[]);
     let script = "raddle submit --chain --name f$RADDLE_ATTEMPT -- true; test $RADDLE_ATTEMPT = 3";
@@ -163,7 +163,7 @@ fn only_the_attempt_that_succeeds_is_followed() {
 }
 
 #[test]
-fn what_is_stopped_killed_or_late_is_not_followed() {
+fn a_stopped_killed_or_late_attempt_submits_no_chained_tasks() {
     let world = World::new();
     world.worker(&[]);
     for (flags, word) in [
@@ -184,7 +184,7 @@ fn what_is_stopped_killed_or_late_is_not_followed() {
 }
 
 #[test]
-fn a_thousand_follow_one() {
+fn one_task_chains_a_thousand() {
     let world = World::new();
     world.worker(&[]);
     // In a queue that nobody serves.
@@ -207,7 +207,7 @@ fn a_thousand_follow_one() {
 }
 
 #[test]
-fn delay_priority_and_key_hold_from_the_end_on() {
+fn delay_priority_and_key_of_chained_tasks_apply_at_their_submission() {
     let world = World::new();
     world.worker(&[]);
     let script = "set -e
@@ -231,7 +231,7 @@ fn delay_priority_and_key_hold_from_the_end_on() {
 }
 
 #[test]
-fn what_stands_aside_is_shown_by_its_number() {
+fn status_shows_the_number_of_chained_tasks() {
     let world = World::new();
     world.worker(&[]);
     let tid = world.submit(&[
@@ -279,7 +279,7 @@ fn what_stands_aside_is_shown_by_its_number() {
 }
 
 #[test]
-fn outside_of_a_task_there_is_nothing_to_follow() {
+fn chain_is_refused_outside_of_a_task() {
     let world = World::new();
     world
         .raddle(["submit", "--chain", "--", "true"])
@@ -330,7 +330,7 @@ fn a_task_of_another_broker_is_not_found() {
 }
 
 #[test]
-fn an_attempt_that_is_over_chains_nothing() {
+fn an_ended_attempt_cannot_chain() {
     let world = World::new();
     world.worker(&[]);
     let tid = world.submit(&["--", "true"]);
@@ -350,7 +350,7 @@ fn an_attempt_that_is_over_chains_nothing() {
 }
 
 #[test]
-fn a_run_without_a_worker_is_followed() {
+fn an_inline_run_submits_its_chained_tasks() {
     let world = World::new();
     world
         .raddle([
@@ -403,7 +403,7 @@ fn exit_of(world: &World, flags: &[&str]) -> (String, Value) {
 }
 
 #[test]
-fn a_handler_says_what_follows_it() {
+fn a_handler_chains_tasks() {
     let world = World::new();
     handler(
         &world,
@@ -427,7 +427,7 @@ fn a_handler_says_what_follows_it() {
 }
 
 #[test]
-fn a_handler_that_chains_what_is_no_task_is_told_where_it_is_wrong() {
+fn a_handler_that_chains_an_invalid_spec_gets_the_path_of_the_error() {
     let world = World::new();
     let line = r#"{"chain":{"target":{"command":["true"]},"limits":{"memory":5}}}"#;
     handler(
@@ -448,7 +448,7 @@ fn a_handler_that_chains_what_is_no_task_is_told_where_it_is_wrong() {
 }
 
 #[test]
-fn a_handler_that_chains_too_much_fails_with_that() {
+fn a_handler_that_chains_too_many_tasks_fails() {
     let world = World::new();
     let line = r#"{"chain":{"target":{"command":["true"]}}}"#;
     handler(
@@ -475,7 +475,7 @@ fn a_handler_that_chains_too_much_fails_with_that() {
 
 /// What it chained would run outside.
 #[test]
-fn what_runs_in_a_sandbox_chains_nothing() {
+fn a_sandboxed_task_cannot_chain() {
     let world = World::new();
     handler(&world, &format!("{}; sleep 600", chain_line("escape")));
     world.worker(&["--handlers", "."]);
@@ -525,7 +525,7 @@ fn a_killed_spawner(world: &World) {
 }
 
 #[test]
-fn a_worker_whose_spawner_was_killed_chains_nothing_twice() {
+fn a_worker_of_a_killed_spawner_chains_once() {
     a_killed_spawner(&World::new());
 }
 

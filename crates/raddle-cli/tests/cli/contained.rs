@@ -167,7 +167,7 @@ fn kill(pid: i32) {
 }
 
 #[test]
-fn a_command_runs_in_a_container_that_may_do_nothing() {
+fn a_command_runs_in_a_container_without_privileges() {
     let Some(bay) = Bay::new() else { return };
     let start = format!(
         "SECRET=worker raddle worker start --task-image {}",
@@ -217,7 +217,7 @@ fn a_command_runs_in_a_container_that_may_do_nothing() {
 }
 
 #[test]
-fn what_it_is_told_is_not_in_the_settings_of_its_container() {
+fn arguments_and_environment_are_not_in_the_container_settings() {
     let Some(bay) = Bay::with_worker() else {
         return;
     };
@@ -266,7 +266,7 @@ fn what_it_is_told_is_not_in_the_settings_of_its_container() {
 }
 
 #[test]
-fn input_of_any_length_reaches_a_command_and_one_that_reads_none_is_not_held_up() {
+fn passes_input_of_any_length_and_ignores_unread_input() {
     let Some(bay) = Bay::with_worker() else {
         return;
     };
@@ -308,7 +308,7 @@ fn input_of_any_length_reaches_a_command_and_one_that_reads_none_is_not_held_up(
 }
 
 #[test]
-fn bounds_that_it_runs_into_are_named() {
+fn names_the_limit_that_ended_a_command() {
     let Some(bay) = Bay::with_worker() else {
         return;
     };
@@ -331,7 +331,7 @@ fn bounds_that_it_runs_into_are_named() {
 }
 
 #[test]
-fn it_is_stopped_as_any_command_is_and_its_container_is_gone_with_it() {
+fn a_stop_ends_the_command_and_removes_its_container() {
     let Some(bay) = Bay::with_worker() else {
         return;
     };
@@ -369,7 +369,7 @@ fn it_is_stopped_as_any_command_is_and_its_container_is_gone_with_it() {
 }
 
 #[test]
-fn a_pause_holds_what_is_in_the_container() {
+fn a_pause_freezes_the_processes_in_the_container() {
     let Some(bay) = Bay::with_worker() else {
         return;
     };
@@ -395,7 +395,7 @@ fn a_pause_holds_what_is_in_the_container() {
 }
 
 #[test]
-fn whoever_is_killed_the_container_is_gone_and_the_task_runs_again() {
+fn removes_the_container_and_retries_when_any_process_is_killed() {
     let Some(bay) = Bay::with_worker() else {
         return;
     };
@@ -444,7 +444,7 @@ fn whoever_is_killed_the_container_is_gone_and_the_task_runs_again() {
 }
 
 #[test]
-fn what_was_made_and_never_started_is_removed_by_the_next_worker() {
+fn the_next_worker_removes_containers_that_never_started() {
     let Some(bay) = Bay::new() else { return };
     let label = format!("{SUPERVISOR_LABEL}=another-boot/x 1 1");
     let make = |name: &str| {
@@ -472,7 +472,7 @@ fn what_was_made_and_never_started_is_removed_by_the_next_worker() {
 }
 
 #[test]
-fn a_container_that_was_made_and_not_started_is_removed_when_its_leash_is_killed() {
+fn removes_an_unstarted_container_when_its_supervisor_is_killed() {
     let Some(bay) = Bay::new() else { return };
     let gate = Gate::new(&bay.world.path().join("gate.sock"));
     gate.keep_starts();
@@ -511,7 +511,7 @@ fn a_container_that_was_made_and_not_started_is_removed_when_its_leash_is_killed
 }
 
 #[test]
-fn an_engine_that_is_gone_while_a_task_runs_costs_the_task_an_attempt() {
+fn losing_the_engine_costs_the_running_task_an_attempt() {
     let Some(bay) = Bay::new() else { return };
     let gate = Gate::new(&bay.world.path().join("gate.sock"));
     bay.worker_behind(&gate);
@@ -582,7 +582,7 @@ fn told_to_begin(image: &str, flags: &[&str]) -> String {
 }
 
 #[test]
-fn nothing_is_run_in_a_container_that_lacks_a_layer() {
+fn refuses_to_run_in_a_container_that_lacks_an_isolation_layer() {
     let Some(image) = image() else { return };
     let (user, root) = (["--user", "65532:65532"], ["--user", "0:0"]);
     let (privileges, unfiltered) = (
@@ -611,7 +611,7 @@ fn nothing_is_run_in_a_container_that_lacks_a_layer() {
 }
 
 #[test]
-fn an_image_or_an_engine_that_is_missing_is_named() {
+fn names_a_missing_image_or_engine() {
     let Some(bay) = Bay::new() else { return };
     let absent = format!("raddle-absent:{}", std::process::id());
     let explained = |tid: &str| {
@@ -704,7 +704,7 @@ fn a_worker_can_have_every_task_in_a_container() {
 }
 
 #[test]
-fn the_network_of_the_host_is_there_for_those_who_ask_for_it() {
+fn network_host_gives_a_container_the_network_of_the_host() {
     let Some(bay) = Bay::with_worker() else {
         return;
     };
@@ -731,7 +731,7 @@ impl Drop for Image {
 }
 
 #[test]
-fn what_an_image_wants_on_the_disk_is_in_memory_and_what_it_says_is_heard() {
+fn volumes_of_an_image_are_in_memory_and_its_entrypoint_is_used() {
     let Some(bay) = Bay::new() else { return };
     let wants = Image(format!("raddle-wants:{}", std::process::id()));
     let id = said(&["create", "--entrypoint", "sleep", &bay.image, "1"]);
@@ -762,7 +762,7 @@ fn what_an_image_wants_on_the_disk_is_in_memory_and_what_it_says_is_heard() {
 }
 
 #[test]
-fn workers_of_a_spawner_have_its_image_and_outlive_it() {
+fn one_shot_workers_inherit_the_task_image_and_survive_their_spawner() {
     let Some(bay) = Bay::new() else { return };
     let text = format!(
         "[spawner]\nwarm_pool = 1\nmax_workers = 2\npoll_ms = 200\ntask_image = '{}'\n",

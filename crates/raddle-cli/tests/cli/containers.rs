@@ -241,7 +241,7 @@ pub(crate) fn inspect(name: &str) -> Value {
 }
 
 #[test]
-fn each_task_has_a_container_of_its_own_and_nothing_is_left() {
+fn runs_each_task_in_its_own_container_and_removes_it() {
     let Some(yard) = Yard::new() else { return };
     let spawner = yard.spawner(&["--warm-pool", "2", "--max-workers", "4", "--caps", "cpu"]);
     let warm = yard.warm(2);
@@ -331,7 +331,7 @@ fn each_task_has_a_container_of_its_own_and_nothing_is_left() {
 
 /// A task can write where its worker does.
 #[test]
-fn a_task_that_speaks_as_its_worker_neither_forges_nor_fills_the_log() {
+fn a_task_cannot_forge_or_flood_the_log_of_its_worker() {
     let Some(yard) = Yard::new() else { return };
     let spawner = yard.spawner(&["--warm-pool", "1", "--max-workers", "2"]);
     let host = yard.warm(1).remove(0);
@@ -357,7 +357,7 @@ fn a_task_that_speaks_as_its_worker_neither_forges_nor_fills_the_log() {
 
 /// A task has what its worker has, and so the socket.
 #[test]
-fn a_task_in_a_container_submits_nothing() {
+fn a_task_in_a_container_cannot_submit() {
     let Some(yard) = Yard::new() else { return };
     let spawner = yard.spawner(&["--warm-pool", "1", "--max-workers", "2"]);
     yard.warm(1);
@@ -384,7 +384,7 @@ fn uid() -> u32 {
 }
 
 #[test]
-fn twenty_containers_of_a_killed_spawner_are_taken_over_and_no_task_is_lost() {
+fn the_next_spawner_adopts_the_containers_of_a_killed_one() {
     let Some(yard) = Yard::new() else { return };
     // The one directory of this world that containers see, and a word for them in it.
     let seen = yard.world.path().join("seen");
@@ -454,7 +454,7 @@ fn twenty_containers_of_a_killed_spawner_are_taken_over_and_no_task_is_lost() {
 }
 
 #[test]
-fn what_a_killed_spawner_has_left_and_is_no_worker_is_removed() {
+fn removes_unstarted_containers_of_a_killed_spawner() {
     let Some(yard) = Yard::new() else { return };
     let first = yard.spawner(&["--warm-pool", "1"]);
     let warm = yard.warm(1);
@@ -526,7 +526,7 @@ fn what_a_killed_spawner_has_left_and_is_no_worker_is_removed() {
 }
 
 #[test]
-fn a_task_whose_container_is_killed_is_completed_in_a_new_one() {
+fn retries_a_task_whose_container_is_killed() {
     let Some(yard) = Yard::new() else { return };
     let spawner = yard.spawner(&["--warm-pool", "1", "--max-workers", "2"]);
     let tids = yard.submit(
@@ -559,7 +559,7 @@ fn a_task_whose_container_is_killed_is_completed_in_a_new_one() {
 }
 
 #[test]
-fn a_container_that_uses_up_its_memory_is_named_as_such() {
+fn reports_a_container_that_runs_out_of_memory() {
     let Some(yard) = Yard::new() else { return };
     let text = format!(
         "[spawner]\nlauncher = 'docker'\nworker_image = '{}'\nwarm_pool = 1\nmax_workers = 1\npoll_ms = 200\n\
@@ -603,7 +603,7 @@ fn a_container_that_uses_up_its_memory_is_named_as_such() {
 
 /// The kernel ends the largest process first: the task, and not its worker.
 #[test]
-fn a_task_that_uses_up_the_memory_of_its_container_is_reported_as_such() {
+fn reports_a_task_that_exhausts_the_memory_of_its_container() {
     let Some(yard) = Yard::new() else { return };
     let text = format!(
         "[spawner]\nlauncher = 'docker'\nworker_image = '{}'\nwarm_pool = 1\nmax_workers = 1\npoll_ms = 200\n\
@@ -664,7 +664,7 @@ fn a_task_has_a_sandbox_inside_the_container_of_its_worker() {
 
 /// As the examples of the seed start it.
 #[test]
-fn the_image_is_a_worker_or_a_spawner_without_a_command() {
+fn the_image_runs_a_worker_or_a_spawner_by_default() {
     let Some(yard) = Yard::new() else { return };
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -758,7 +758,7 @@ impl Drop for Container {
 }
 
 #[test]
-fn an_image_that_is_missing_or_empty_is_named_and_not_asked_for_without_end() {
+fn names_a_missing_or_empty_image_and_backs_off() {
     let Some(yard) = Yard::new() else { return };
     let absent = format!("raddle-absent:{}", std::process::id());
     let flags = [
@@ -816,7 +816,7 @@ fn an_image_that_is_missing_or_empty_is_named_and_not_asked_for_without_end() {
 }
 
 #[test]
-fn a_broker_on_a_network_is_reached_by_a_network_that_is_named() {
+fn containers_reach_a_broker_through_a_named_network() {
     let Some(yard) = Yard::new() else { return };
     let name = format!("raddle-test-{}", std::process::id());
     let url = "redis://:geheim@127.0.0.1:1/0";

@@ -8,7 +8,7 @@ fn state_after(world: &World, word: &str, tid: &str) -> String {
 }
 
 #[test]
-fn a_waiting_task_obeys_at_once() {
+fn applies_commands_to_a_waiting_task_at_once() {
     let world = World::new();
     let tid = world.submit(&["--", "true"]);
     assert_eq!(state_after(&world, "ping", &tid), "created");
@@ -28,7 +28,7 @@ fn a_waiting_task_obeys_at_once() {
 }
 
 #[test]
-fn a_running_task_answers_through_its_worker() {
+fn a_worker_replies_for_its_running_task() {
     let world = World::new();
     world.worker(&["--concurrency", "2"]);
     let tid = world.submit(&["--", "sleep", "600"]);
@@ -54,7 +54,7 @@ fn a_running_task_answers_through_its_worker() {
 
 /// A worker is a task, and answers the same words.
 #[test]
-fn a_resident_worker_is_asked_paused_and_resumed() {
+fn pings_pauses_and_resumes_a_resident_worker() {
     let world = World::new();
     let worker = world.worker(&["--concurrency", "1"]);
     let status = || {
@@ -108,7 +108,7 @@ fn a_resident_worker_is_asked_paused_and_resumed() {
 }
 
 #[test]
-fn words_to_several_go_on_after_one_that_fails() {
+fn commands_to_several_tasks_continue_after_a_failure() {
     let world = World::new();
     let tid = world.submit(&["--", "true"]);
     let ran = world
@@ -119,7 +119,7 @@ fn words_to_several_go_on_after_one_that_fails() {
 }
 
 #[test]
-fn finished_tasks_are_submitted_again() {
+fn retries_finished_tasks() {
     let world = World::new();
     world.raddle(["run", "--", "false"]).code(1);
     world.raddle(["run", "--", "sh", "-c", "exit 2"]).code(2);
@@ -156,7 +156,7 @@ fn finished_tasks_are_submitted_again() {
 }
 
 #[test]
-fn a_stuck_task_is_recovered() {
+fn recovers_a_stuck_task() {
     let world = World::new();
     let worker = world
         .raddle(["worker", "start", "--json", "--concurrency", "1"])
@@ -197,7 +197,7 @@ fn a_stuck_task_is_recovered() {
 
 /// Its work is done: to do it a second time is no recovery.
 #[test]
-fn a_completed_task_is_recovered_only_by_force() {
+fn recovers_a_completed_task_only_with_force() {
     let world = World::new();
     let run = |command: &str| {
         let ran = world.raddle(["run", "--json", "--", command]);
@@ -235,7 +235,7 @@ fn a_completed_task_is_recovered_only_by_force() {
 }
 
 #[test]
-fn a_worker_is_not_mistaken_for_a_task() {
+fn refuses_workers_where_tasks_are_expected() {
     let world = World::new();
     let worker = world.worker(&["--concurrency", "2"]);
     let words = |args: &[&str]| world.raddle([&["task"], args, &[worker.as_str()]].concat());
@@ -295,7 +295,7 @@ fn a_worker_is_not_mistaken_for_a_task() {
 }
 
 #[test]
-fn what_is_kept_when_stopped_can_be_looked_at() {
+fn keeps_the_message_of_a_stopped_task_with_on_stop_keep() {
     let world = World::new();
     let tid = world.submit(&["--on-stop", "keep", "--", "true"]);
     let reserved = format!("T{tid}.reserved");
@@ -311,7 +311,7 @@ fn what_is_kept_when_stopped_can_be_looked_at() {
 
 /// A pause holds until somebody takes it back, whatever becomes of the worker.
 #[test]
-fn a_pause_outlives_its_worker() {
+fn a_pause_survives_its_worker() {
     for kill in ["kill -9 $(cat pid)", "raddle worker stop --all --kill"] {
         let world = World::new();
         let worker = world.raddle(["worker", "start", "--json"]).ok().json();
@@ -345,7 +345,7 @@ fn a_pause_outlives_its_worker() {
 
 /// Its command does not heed SIGTERM, and its worker is killed before the time for that is over.
 #[test]
-fn a_stop_outlives_the_worker_that_has_heard_it() {
+fn a_stop_survives_the_worker_that_received_it() {
     let world = World::new();
     let worker = world.raddle(["worker", "start", "--json"]).ok().json();
     world.file("pid", worker["pid"].to_string());
@@ -364,7 +364,7 @@ fn a_stop_outlives_the_worker_that_has_heard_it() {
 
 /// Whoever asks at the same time: what one has submitted, another passes over.
 #[test]
-fn each_dead_letter_is_submitted_again_once() {
+fn retries_each_dead_letter_once() {
     const DEAD: usize = 200;
     let world = World::new();
     world
@@ -410,7 +410,7 @@ fn each_dead_letter_is_submitted_again_once() {
 
 /// Two dead letters with one key cannot both run at the same time: one of them stays.
 #[test]
-fn a_dead_letter_whose_key_is_taken_stays_one() {
+fn keeps_a_dead_letter_whose_key_is_taken() {
     let world = World::new();
     for _ in 0..2 {
         world
@@ -440,7 +440,7 @@ fn a_dead_letter_whose_key_is_taken_stays_one() {
 }
 
 #[test]
-fn a_function_that_no_live_worker_has_is_named() {
+fn names_a_routine_that_no_live_worker_offers() {
     let world = World::new();
     world.worker(&[]);
     let tid = world.submit(&["--routine", "typo", "--", "1"]);

@@ -42,7 +42,7 @@ fn database(world: &World, content: &[u8]) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_file_of_another_kind_is_left_alone() {
+fn does_not_touch_a_file_that_is_no_database() {
     let world = World::new();
     let path = database(&world, &b"this is somebody's diary. ".repeat(100));
     refused(&world, &path, "not a Raddle database");
@@ -50,7 +50,7 @@ fn a_file_of_another_kind_is_left_alone() {
 }
 
 #[test]
-fn another_programs_database_is_left_alone() {
+fn does_not_touch_the_database_of_another_program() {
     let world = World::new();
     let path = database(&world, b"");
     world
@@ -61,7 +61,7 @@ fn another_programs_database_is_left_alone() {
 }
 
 #[test]
-fn a_database_that_was_deleted_without_its_log_is_missed() {
+fn refuses_a_wal_without_its_database() {
     let world = World::new();
     (0..3).for_each(|_| drop(world.submit(&["--", "true"])));
     let path = world.path().join(".raddle/raddle.db");
@@ -80,7 +80,7 @@ fn a_database_that_was_deleted_without_its_log_is_missed() {
 }
 
 #[test]
-fn a_database_of_a_newer_version_is_left_alone() {
+fn does_not_touch_a_database_of_a_newer_version() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
     world.bash("sqlite3 .raddle/raddle.db 'PRAGMA user_version = 4711; PRAGMA wal_checkpoint(TRUNCATE);'").ok();
@@ -91,7 +91,7 @@ fn a_database_of_a_newer_version_is_left_alone() {
 }
 
 #[test]
-fn a_damaged_database_is_left_alone() {
+fn does_not_touch_a_damaged_database() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
     world
@@ -119,7 +119,7 @@ fn a_damaged_database_is_left_alone() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_named() {
+fn names_a_directory_without_write_permission() {
     let world = World::new();
     world.file("file", "");
     world
@@ -148,7 +148,7 @@ fn a_directory_that_cannot_be_written_is_named() {
 
 /// "None" with exit code 0 would look like a broker without work.
 #[test]
-fn a_broker_that_does_not_exist_is_named() {
+fn names_a_missing_broker() {
     let world = World::new();
     let commands: [&[&str]; 5] = [
         &["status"],
@@ -266,7 +266,7 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
 }
 
 #[test]
-fn a_run_says_that_there_is_no_room_for_what_its_task_writes() {
+fn a_run_reports_output_that_does_not_fit_on_the_disk() {
     let world = World::new();
     fs::create_dir(world.path().join("small")).unwrap();
     let script = r#"mount -t tmpfs -o size=2m none small && cd small || exit 99
@@ -331,7 +331,7 @@ fn workers_and_managers_that_start_on_a_full_disk_wait_for_space() {
 
 /// A worker that is to start says in the end what keeps it.
 #[test]
-fn a_background_worker_says_that_there_is_no_space() {
+fn a_background_worker_reports_a_full_disk() {
     let world = World::new();
     fs::create_dir(world.path().join("small")).unwrap();
     let script = "mount -t tmpfs -o size=4m none small && cd small || exit 99
@@ -346,7 +346,7 @@ fn a_background_worker_says_that_there_is_no_space() {
 
 /// Those that keep workers start no more of them than the disk has space for, and their workers go on when there is space.
 #[test]
-fn a_disk_that_fills_up_under_live_managers_is_no_storm_of_restarts() {
+fn a_full_disk_causes_no_restart_storm() {
     let world = World::new();
     fs::create_dir(world.path().join("small")).unwrap();
     world.file(
@@ -382,7 +382,7 @@ fn a_disk_that_fills_up_under_live_managers_is_no_storm_of_restarts() {
 }
 
 #[test]
-fn a_worker_with_a_result_for_which_there_is_no_room_can_be_stopped() {
+fn stops_a_worker_whose_result_does_not_fit_on_the_disk() {
     let world = World::new();
     fs::create_dir(world.path().join("small")).unwrap();
     let script = r#"
@@ -409,7 +409,7 @@ fn a_worker_with_a_result_for_which_there_is_no_room_can_be_stopped() {
 }
 
 #[test]
-fn a_worker_whose_database_is_locked_for_good_can_be_stopped() {
+fn stops_a_worker_whose_database_stays_locked() {
     let world = World::new();
     let script = r#"
         set -eu
@@ -437,7 +437,7 @@ fn a_worker_whose_database_is_locked_for_good_can_be_stopped() {
 
 /// It would live for ever otherwise, where no command finds it.
 #[test]
-fn workers_end_when_their_database_is_deleted_or_replaced() {
+fn workers_exit_when_their_database_is_deleted_or_replaced() {
     let world = World::new();
     let script = r#"
         set -eu
@@ -481,7 +481,7 @@ fn as_others(world: &World, script: &str) -> Option<Ran> {
 
 /// In a directory that everybody can write to, what is found there may be anybody's.
 #[test]
-fn what_a_stranger_has_left_in_a_directory_is_not_acted_on() {
+fn refuses_project_files_of_another_user() {
     let world = World::new();
     let script = r#"
         mkdir file directory link; chmod 1777 file directory link; mkdir file/below
@@ -519,7 +519,7 @@ fn what_a_stranger_has_left_in_a_directory_is_not_acted_on() {
 }
 
 #[test]
-fn a_project_file_that_is_no_file_holds_nobody_up() {
+fn does_not_block_on_a_project_file_that_is_a_fifo() {
     let world = World::new();
     world.bash("mkfifo raddle.toml").ok();
     world
@@ -531,7 +531,7 @@ fn a_project_file_that_is_no_file_holds_nobody_up() {
 
 /// Specs hold what people put into environments.
 #[test]
-fn what_is_written_is_for_its_owner_alone_whatever_the_umask() {
+fn files_are_private_whatever_the_umask() {
     let world = World::new();
     let script = r#"
         try() {
@@ -560,7 +560,7 @@ fn what_is_written_is_for_its_owner_alone_whatever_the_umask() {
 
 /// Root works on it once, and its owner goes on.
 #[test]
-fn what_root_leaves_beside_a_database_is_its_owners() {
+fn files_that_root_creates_belong_to_the_owner_of_the_database() {
     let world = World::new();
     let script = r#"
         mkdir theirs; chown 4711 theirs; cd theirs

@@ -15,7 +15,7 @@ fn syncs(world: &World, args: &str) -> usize {
 
 /// One per group at least, however many came before.
 #[test]
-fn every_group_of_submits_is_synced() {
+fn syncs_every_group_of_submits() {
     let world = World::new();
     world.raddle(["submit", "--", "true"]).ok();
     assert!(syncs(&world, "submit --array 1-5000 -- true") >= 5);
@@ -23,7 +23,7 @@ fn every_group_of_submits_is_synced() {
 
 /// Claims and starts are not synced, and must not keep what follows from being so.
 #[test]
-fn every_result_is_synced() {
+fn syncs_every_result() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
     // The task and its result.
@@ -42,7 +42,7 @@ fn every_result_is_synced() {
 
 /// A claim costs no sync: a power cut may make a task run again, and that is all.
 #[test]
-fn claims_are_not_synced() {
+fn does_not_sync_claims() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
     world.raddle(["submit", "--", "true"]).ok();

@@ -31,7 +31,7 @@ fn counts(world: &World, name: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn tasks_are_found_with_ps_and_pgrep() {
+fn finds_tasks_with_ps_and_pgrep() {
     let (world, ran) = with_a_running_task(
         r#"ps aux | grep "raddle-.*:analyze"
         top -b -n 1 -p $(pgrep -f "raddle-" -d,) > top
@@ -74,7 +74,7 @@ fn tasks_are_found_with_ps_and_pgrep() {
 }
 
 #[test]
-fn a_stuck_task_is_found_looked_at_and_recovered() {
+fn finds_inspects_and_recovers_a_stuck_task() {
     let (world, ran) = with_a_running_task(
         r#"ps aux | grep "raddle-.*:running" | grep -E "[0-9]+:[0-9]{2}:[0-9]{2}" > hours
         for least in 0 3600; do
@@ -102,7 +102,7 @@ fn a_stuck_task_is_found_looked_at_and_recovered() {
 }
 
 #[test]
-fn what_ran_past_its_timeout_is_found_while_it_is_being_stopped() {
+fn shows_a_task_that_is_being_stopped_after_its_timeout() {
     let (world, ran) = with_a_running_task(
         r#"raddle submit --name deaf --timeout 200ms -- sh -c 'trap "" TERM; sleep 600' > deaf.tid
         for i in $(seq 500); do
@@ -133,7 +133,7 @@ fn what_ran_past_its_timeout_is_found_while_it_is_being_stopped() {
 
 /// A task that has failed has no process any more: what would kill one finds nobody, and hits nobody else.
 #[test]
-fn what_has_failed_has_no_process_to_kill() {
+fn a_failed_task_has_no_process() {
     let (world, ran) = with_a_running_task(
         r#"raddle submit --name broken -- false > broken.tid
         raddle wait $(cat broken.tid) > /dev/null
@@ -163,7 +163,7 @@ fn what_has_failed_has_no_process_to_kill() {
 }
 
 #[test]
-fn every_process_leads_to_its_task() {
+fn finds_the_task_of_every_process() {
     let (world, ran) = with_a_running_task(
         r#"for tid in $(ps aux | grep raddle- | cut -d- -f2 | cut -d: -f1 | sort -u); do
             echo "Processing task $tid"
@@ -185,7 +185,7 @@ fn every_process_leads_to_its_task() {
 
 /// The worker of `raddle run` runs only one task alone, and is no task itself.
 #[test]
-fn a_worker_that_is_no_task_is_met_as_one() {
+fn shows_an_ephemeral_worker_as_a_task() {
     let (world, ran) = with_a_running_task(
         r#"raddle run --name here -- sleep 600 &
         raddle spawner run --warm-pool 1 --max-workers 2 > spawner.tid 2> spawner.log &
@@ -255,7 +255,7 @@ fn a_worker_that_is_no_task_is_met_as_one() {
 }
 
 #[test]
-fn killing_everything_leaves_nothing_and_loses_nothing() {
+fn killing_all_processes_leaves_none_and_loses_no_task() {
     let (world, ran) = with_a_running_task(
         r#"raddle submit --queue later -- true > waits.tid
         pkill -f "raddle-"; echo $?
@@ -274,7 +274,7 @@ fn killing_everything_leaves_nothing_and_loses_nothing() {
 
 /// As docs/how-to/operations.md has it.
 #[test]
-fn killing_everything_of_a_project_leaves_other_projects_alone() {
+fn killing_a_project_does_not_affect_other_projects() {
     let docs = include_str!("../../../../docs/how-to/operations.md");
     let (_, rest) = docs
         .split_once("for pid in $(pgrep -f '^raddle-[0-9]'); do")

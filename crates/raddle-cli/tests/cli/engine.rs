@@ -311,7 +311,7 @@ fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
 }
 
 #[test]
-fn a_full_disk_is_named_and_waited_for() {
+fn reports_a_full_disk_and_waits() {
     let full = "failed to create endpoint: write /var/lib/docker/x: no space left on device";
     let ways = Ways {
         create: Some((500, full)),
@@ -326,7 +326,7 @@ fn a_full_disk_is_named_and_waited_for() {
 }
 
 #[test]
-fn what_cannot_be_started_is_removed() {
+fn removes_containers_that_do_not_start() {
     let runc = "OCI runtime create failed: exec: \"/usr/local/bin/raddle\": stat /usr/local/bin/raddle: no such file or directory";
     let ways = Ways {
         start: Some((400, runc)),
@@ -337,7 +337,7 @@ fn what_cannot_be_started_is_removed() {
 }
 
 #[test]
-fn what_a_killed_spawner_of_another_class_never_started_is_removed() {
+fn removes_unstarted_containers_of_a_killed_spawner_of_another_class() {
     let left = r#"[
         {"Names": ["/raddle-00000000000000aa-00000001"], "State": "created", "Created": 1700000000,
          "Labels": {"raddle.class": "00000000000000aa", "raddle.spawner": "1700000000000000000"}},
@@ -373,7 +373,7 @@ fn what_a_killed_spawner_of_another_class_never_started_is_removed() {
 }
 
 #[test]
-fn an_engine_without_a_filter_is_refused() {
+fn refuses_an_engine_without_a_seccomp_filter() {
     let ways = Ways {
         unfiltered: true,
         ..Ways::default()
@@ -382,7 +382,7 @@ fn an_engine_without_a_filter_is_refused() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_not_insisted_on() {
+fn chooses_another_name_if_a_container_name_is_taken() {
     let world = World::new();
     let taken = "Conflict. The container name \"/raddle-x\" is already in use by container \"y\".";
     let engine = Engine::start(
@@ -413,7 +413,7 @@ fn a_name_that_is_taken_is_not_insisted_on() {
 }
 
 #[test]
-fn what_is_asked_for_is_a_container_that_may_do_nothing() {
+fn requests_containers_without_privileges() {
     let world = World::new();
     let engine = Engine::start(&world, Ways::default());
     world.file(
@@ -471,7 +471,7 @@ fn what_is_asked_for_is_a_container_that_may_do_nothing() {
 }
 
 #[test]
-fn an_engine_that_is_restarted_is_found_again() {
+fn reconnects_to_a_restarted_engine() {
     let world = World::new();
     let engine = Engine::start(&world, Ways::default());
     let spawner = spawner(&world, &engine, "");
@@ -490,7 +490,7 @@ fn an_engine_that_is_restarted_is_found_again() {
 }
 
 #[test]
-fn containers_that_are_gone_after_a_restart_are_replaced() {
+fn replaces_containers_that_are_lost_in_a_restart() {
     let world = World::new();
     let engine = Engine::start(
         &world,
@@ -518,7 +518,7 @@ fn containers_that_are_gone_after_a_restart_are_replaced() {
 }
 
 #[test]
-fn an_engine_that_is_absent_or_denied_is_named() {
+fn names_a_missing_or_forbidden_engine() {
     let world = World::new();
     let absent = world.path().join("absent.sock");
     let host = format!("DOCKER_HOST=unix://{}", absent.display());

@@ -30,7 +30,7 @@ fn busy_worker(world: &World, script: &str) -> (i32, i32, String) {
 
 /// It cannot see that its worker is gone; the kernel wakes it.
 #[test]
-fn a_stopped_runner_ends_with_its_worker() {
+fn a_stopped_runner_exits_with_its_worker() {
     let world = World::new();
     let (worker, runner, _) = busy_worker(&world, "sleep 600 & sleep 600");
     signal(runner, libc::SIGSTOP);
@@ -69,8 +69,7 @@ fn kill_at_once(worker: i32, runner: i32) {
 
 /// Nobody is there any more to end what the command had started, until somebody takes the task over.
 #[test]
-fn what_a_worker_and_its_runner_leave_that_are_killed_at_once_is_ended_before_the_task_runs_again()
-{
+fn kills_orphans_before_the_next_attempt_when_worker_and_runner_are_killed() {
     let world = World::new();
     let script =
         format!("{LEFT}; test $RADDLE_ATTEMPT != 1 || {{ setsid sleep 601 & sleep 600; }}");
@@ -100,7 +99,7 @@ fn what_a_worker_and_its_runner_leave_that_are_killed_at_once_is_ended_before_th
 
 /// Also where no attempt comes after it.
 #[test]
-fn what_is_left_of_a_task_that_is_taken_back_is_ended() {
+fn kills_orphans_of_a_reclaimed_task() {
     let world = World::new();
     let (worker, runner, _) = busy_worker(&world, "setsid sleep 601 & sleep 600");
     let left = || {
@@ -119,7 +118,7 @@ fn what_is_left_of_a_task_that_is_taken_back_is_ended() {
 
 /// Who has taken it back may have had no time to look.
 #[test]
-fn what_is_left_of_a_task_that_somebody_else_took_back_is_ended_too() {
+fn kills_orphans_of_a_task_that_another_process_reclaimed() {
     let world = World::new();
     let left = || {
         world
@@ -147,7 +146,7 @@ fn what_is_left_of_a_task_that_somebody_else_took_back_is_ended_too() {
 
 /// They have the same tasks, and know nothing of each other.
 #[test]
-fn who_works_on_a_copy_of_a_project_ends_nothing_of_the_original() {
+fn a_copy_of_a_project_does_not_kill_processes_of_the_original() {
     let world = World::new();
     let (.., tid) = busy_worker(&world, "sleep 600 & sleep 600");
     let copy = "cp -r .raddle copy && raddle --queue-url sqlite:$PWD/copy/raddle.db";
@@ -173,7 +172,7 @@ fn who_works_on_a_copy_of_a_project_ends_nothing_of_the_original() {
 
 /// What an attempt has started may be the first to look for what is left of it.
 #[test]
-fn who_is_left_itself_can_look_for_others_that_are() {
+fn an_orphan_can_look_for_orphans() {
     let world = World::new();
     let raddle = env!("CARGO_BIN_EXE_raddle");
     let look = format!(
@@ -197,7 +196,7 @@ fn who_is_left_itself_can_look_for_others_that_are() {
 
 /// Neither can see that the lease runs out.
 #[test]
-fn a_worker_and_its_runner_that_are_stopped_at_once_have_their_task_ended_by_who_takes_it_over() {
+fn the_new_owner_kills_the_task_of_a_stopped_worker_and_runner() {
     let world = World::new();
     let script = format!("{LEFT}; test $RADDLE_ATTEMPT != 1 || sleep 600");
     let (worker, runner, tid) = busy_worker(&world, &script);
@@ -232,7 +231,7 @@ fn a_worker_and_its_runner_that_are_stopped_at_once_have_their_task_ended_by_who
 
 /// What was to end ends, also when its worker is in a hurry.
 #[test]
-fn a_task_that_was_stopped_does_not_go_back_with_its_worker() {
+fn a_stopped_task_is_not_requeued_by_its_stopping_worker() {
     let world = World::new();
     let (.., tid) = busy_worker(
         &world,
@@ -252,7 +251,7 @@ fn a_task_that_was_stopped_does_not_go_back_with_its_worker() {
 
 /// A runner that somebody has stopped is no refuge.
 #[test]
-fn a_task_of_a_stopped_runner_can_be_killed() {
+fn kills_a_task_of_a_stopped_runner() {
     let world = World::new();
     let (_, runner, tid) = busy_worker(&world, "sleep 600");
     signal(runner, libc::SIGSTOP);
@@ -262,7 +261,7 @@ fn a_task_of_a_stopped_runner_can_be_killed() {
 
 /// A word that comes when one attempt is over and the next has not begun is for the task.
 #[test]
-fn a_stop_between_two_attempts_is_not_lost() {
+fn keeps_a_stop_between_two_attempts() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
     for _ in 0..10 {
@@ -277,7 +276,7 @@ fn a_stop_between_two_attempts_is_not_lost() {
 
 /// Asking twice is asking whether it was heard.
 #[test]
-fn a_second_stop_does_not_hurry_a_worker() {
+fn a_second_stop_command_does_not_cancel_tasks() {
     let world = World::new();
     let (.., tid) = busy_worker(&world, "sleep 1.5");
     for _ in 0..3 {
@@ -289,7 +288,7 @@ fn a_second_stop_does_not_hurry_a_worker() {
 
 /// A worker may have been started by a shell that has other children, and was replaced by it.
 #[test]
-fn a_killed_runner_takes_its_task_along_and_nobody_else() {
+fn a_killed_runner_affects_only_its_task() {
     let world = World::new();
     let script = "sleep 601 & exec raddle worker start --no-detach --concurrency 1";
     let worker = world.start_bash(script);
@@ -316,7 +315,7 @@ fn a_killed_runner_takes_its_task_along_and_nobody_else() {
 
 /// It goes through three processes and a file, and none of them may hold it: they have 64 MiB for everything.
 #[test]
-fn a_gibibyte_of_output_arrives_whole() {
+fn keeps_a_gibibyte_of_output() {
     let world = World::new();
     let script = "ulimit -d 65536; raddle run -- head -c 1073741824 /dev/zero | wc -c";
     assert_eq!(world.bash(script).ok().text(), "1073741824\n");
@@ -340,7 +339,7 @@ fn a_gibibyte_of_output_arrives_whole() {
 
 /// The log of a background worker is on the disk that is full.
 #[test]
-fn a_log_line_that_cannot_be_written_does_not_stop_a_worker() {
+fn a_worker_continues_when_its_log_cannot_be_written() {
     let world = World::new();
     std::fs::create_dir(world.path().join("small")).unwrap();
     let script = r#"
@@ -366,7 +365,7 @@ fn a_log_line_that_cannot_be_written_does_not_stop_a_worker() {
 
 /// Whoever started it, and read what it said, is gone.
 #[test]
-fn a_worker_whose_stderr_nobody_reads_goes_on_after_a_lost_lease() {
+fn a_worker_with_a_full_stderr_pipe_continues_after_a_lost_lease() {
     let world = World::new();
     let script = r#"
         set -eu
@@ -391,7 +390,7 @@ fn counts(world: &World) -> impl Fn(&str) -> u64 + use<> {
 
 /// From the first descriptor that is missing to where the database cannot be opened.
 #[test]
-fn a_low_limit_of_descriptors_is_an_error() {
+fn refuses_a_low_limit_of_descriptors() {
     let world = World::new();
     // `status` needs a database, and how many descriptors `run` needs to create one depends on what it inherits.
     world.raddle(["run", "--", "true"]).ok();
@@ -424,7 +423,7 @@ fn a_low_limit_of_descriptors_is_an_error() {
 
 /// A worker that the system gives no descriptors has done nothing for its tasks, and nothing to them.
 #[test]
-fn a_worker_short_of_descriptors_gives_tasks_back() {
+fn a_worker_without_descriptors_releases_tasks() {
     let world = World::new();
     let mut starved = 0;
     // From too few to open the database to enough to run.
@@ -462,7 +461,7 @@ fn a_worker_short_of_descriptors_gives_tasks_back() {
 
 /// Threads count as processes, and a worker has some.
 #[test]
-fn a_worker_short_of_processes_gives_tasks_back() {
+fn a_worker_without_processes_releases_tasks() {
     if !is_root("become a user who has no processes") {
         return;
     }
@@ -490,7 +489,7 @@ fn a_worker_short_of_processes_gives_tasks_back() {
 
 /// Nothing is begun, so nothing may be begun behind the back of the one who was told so.
 #[test]
-fn a_run_short_of_descriptors_says_so_and_leaves_nothing_behind() {
+fn a_run_without_descriptors_reports_it_and_leaves_no_process() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
     let mut refused = 0;
@@ -518,7 +517,7 @@ fn a_run_short_of_descriptors_says_so_and_leaves_nothing_behind() {
 
 /// The directory for output is somebody else's, or no directory.
 #[test]
-fn a_task_whose_output_cannot_be_kept_ends_all_the_same() {
+fn a_task_ends_although_its_output_cannot_be_stored() {
     let world = World::new();
     std::fs::create_dir(world.path().join(".raddle")).unwrap();
     world.file(".raddle/raddle.db-out", "");
@@ -558,7 +557,7 @@ fn a_task_whose_output_cannot_be_kept_ends_all_the_same() {
 
 /// What the broker does not take goes back, instead of standing still in a worker that has nothing to do.
 #[test]
-fn a_task_whose_end_is_refused_goes_back() {
+fn requeues_a_task_whose_completion_is_refused() {
     let world = World::new();
     let script = r#"
         set -eu
@@ -583,7 +582,7 @@ fn a_task_whose_end_is_refused_goes_back() {
 
 /// It is only a file, and somebody may tidy up.
 #[test]
-fn a_bell_that_is_cut_short_is_mended() {
+fn repairs_a_truncated_notifier_file() {
     let world = World::new();
     let worker = world
         .raddle(["worker", "start", "--json", "--concurrency", "2"])
@@ -614,7 +613,7 @@ fn a_bell_that_is_cut_short_is_mended() {
 
 /// A limit on the size of files is no reason to vanish.
 #[test]
-fn a_file_that_may_not_grow_ends_no_worker() {
+fn a_file_size_limit_does_not_end_a_worker() {
     let world = World::new();
     let script = r#"
         set -eu
@@ -634,7 +633,7 @@ fn a_file_that_may_not_grow_ends_no_worker() {
 
 /// Who waits for a lock that the shell holds must not wait for the worker.
 #[test]
-fn a_worker_in_the_background_holds_nothing_that_its_starter_had_open() {
+fn a_background_worker_inherits_no_descriptors() {
     let world = World::new();
     let script =
         "exec 9>lock; flock 9; raddle worker start >/dev/null; exec 9>&-; flock -n lock echo free";

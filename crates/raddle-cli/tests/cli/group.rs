@@ -83,7 +83,7 @@ execution_timeout = "20s"
 
 /// Those that serve no queue themselves included: nobody is left to replace who was told to leave.
 #[test]
-fn all_workers_are_stopped_with_those_who_keep_them() {
+fn worker_stop_all_stops_managers_first() {
     let world = World::new();
     let (manager, scheduler) = (up(&world, TWO_OF_ONE), world.start(["schedule", "run"]));
     until("all are there", || {
@@ -100,7 +100,7 @@ fn all_workers_are_stopped_with_those_who_keep_them() {
 }
 
 #[test]
-fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
+fn replaces_only_the_killed_process() {
     let world = World::new();
     let manager = up(&world, TWO_OF_ONE);
     let before = pids(&world, "mail");
@@ -133,7 +133,7 @@ fn who_is_killed_is_replaced_at_once_and_the_others_stay() {
 }
 
 #[test]
-fn processes_are_below_their_manager() {
+fn group_processes_are_children_of_their_manager() {
     let world = World::new();
     let (one, other) = (up(&world, TWO_OF_ONE), {
         world.file(
@@ -188,12 +188,12 @@ fn processes_are_below_their_manager() {
 }
 
 #[test]
-fn a_slug_of_another_file_is_refused() {
+fn refuses_a_slug_of_another_file() {
     slugs_of_two_files(&World::new());
 }
 
 #[test]
-fn a_slug_of_another_file_is_refused_on_redis() {
+fn refuses_a_slug_of_another_file_on_redis() {
     let (world, server) = on_redis();
     slugs_of_two_files(&world);
     end(server);
@@ -269,12 +269,12 @@ slug = "audit"
 "#;
 
 #[test]
-fn every_message_is_an_event_for_each_who_has_its_queue_as_a_source() {
+fn every_worker_with_the_source_gets_each_message() {
     events(&World::new());
 }
 
 #[test]
-fn every_message_is_an_event_for_each_who_has_its_queue_as_a_source_on_redis() {
+fn every_worker_with_the_source_gets_each_message_on_redis() {
     let (world, server) = on_redis();
     events(&world);
     end(server);
@@ -311,7 +311,7 @@ fn events(world: &World) {
 }
 
 #[test]
-fn workers_are_turned_off_and_on_and_scaled() {
+fn turns_workers_off_and_on_and_scales_them() {
     let world = World::new();
     let manager = up(&world, EVENTS);
     world
@@ -385,7 +385,7 @@ fn workers_are_turned_off_and_on_and_scaled() {
 }
 
 #[test]
-fn a_worker_that_is_in_no_file_any_more_is_found_and_forgotten() {
+fn finds_and_deletes_a_worker_that_is_in_no_file() {
     let world = World::new();
     let manager = up(&world, EVENTS);
     let tid = manager.stdout().trim().to_owned();
@@ -456,7 +456,7 @@ fn a_worker_that_is_in_no_file_any_more_is_found_and_forgotten() {
 }
 
 #[test]
-fn what_fails_is_handled_as_its_worker_says() {
+fn on_error_of_the_worker_applies_to_failed_events() {
     let world = World::new();
     let worker = |slug: &str, rest: &str| {
         format!(
@@ -497,7 +497,7 @@ fn what_fails_is_handled_as_its_worker_says() {
 }
 
 #[test]
-fn a_trigger_makes_events_and_stands_still_while_its_worker_is_off() {
+fn a_trigger_pauses_while_its_worker_is_off() {
     let world = World::new();
     let manager = up(
         &world,
@@ -536,7 +536,7 @@ fn a_trigger_that_is_added_while_its_worker_is_off_waits_for_it() {
 }
 
 #[test]
-fn a_trigger_goes_with_the_file_that_had_it_and_what_was_written_by_hand_stays() {
+fn a_trigger_is_removed_with_its_file_and_manual_schedules_stay() {
     let world = World::new();
     world
         .raddle(["schedule", "add", "mine", "--every", "1h", "--", "true"])
@@ -579,7 +579,7 @@ fn a_trigger_goes_with_the_file_that_had_it_and_what_was_written_by_hand_stays()
 }
 
 #[test]
-fn a_crash_loop_is_braked_and_said_and_others_go_on() {
+fn backs_off_and_reports_a_crash_loop_without_affecting_others() {
     let world = World::new();
     let file = "[process.bad]\nstartup = ['sh', '-c', 'echo try >> tries; exit 9']\n[[process.bad.worker]]\nslug = 'bad'\n\
                 [process.good]\n[[process.good.worker]]\nslug = 'good'\n";
@@ -619,7 +619,7 @@ fn a_crash_loop_is_braked_and_said_and_others_go_on() {
 }
 
 #[test]
-fn hooks_are_run_and_processes_come_after_others() {
+fn runs_hooks_and_starts_processes_in_order() {
     let world = World::new();
     let file = "[process.second]\nafter = ['first']\nstartup = ['sh', '-c', 'echo second >> order']\n\
                 shutdown = ['sh', '-c', 'echo bye >> bye']\n[[process.second.worker]]\nslug = 'second'\n\
@@ -632,7 +632,7 @@ fn hooks_are_run_and_processes_come_after_others() {
 }
 
 #[test]
-fn nothing_that_hooks_have_started_outlives_them() {
+fn kills_processes_that_hooks_have_started() {
     let world = World::new();
     let leave = |name: &str, rest: &str| {
         format!("['sh', '-c', 'setsid sleep 1000 & echo $! > {name}; {rest}']")
@@ -663,7 +663,7 @@ fn nothing_that_hooks_have_started_outlives_them() {
 }
 
 #[test]
-fn processes_are_recycled_by_count_and_the_rest_stays() {
+fn recycles_processes_by_count_and_keeps_the_others() {
     let world = World::new();
     let manager = up(
         &world,
@@ -681,7 +681,7 @@ fn processes_are_recycled_by_count_and_the_rest_stays() {
 
 /// A task is what it was submitted as. That is said, where it is not what the file says any more.
 #[test]
-fn what_waits_when_a_file_changes_is_said_to_run_what_the_file_said() {
+fn reports_events_that_still_run_the_previous_file() {
     let world = World::new();
     let file = |word: &str| {
         format!(
@@ -739,7 +739,7 @@ fn no_process_begins_more_tasks_than_max_tasks() {
 }
 
 #[test]
-fn a_routine_that_no_program_offers_is_refused_and_found_by_doctor() {
+fn refuses_a_routine_that_no_program_offers() {
     let world = World::new();
     world.file(
         "raddle.toml",
@@ -783,7 +783,7 @@ fn a_routine_that_no_program_offers_is_refused_and_found_by_doctor() {
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_said_with_its_line() {
+fn errors_of_a_file_name_the_line() {
     let world = World::new();
     world
         .raddle(["up"])

@@ -116,7 +116,7 @@ fn a_returned_value_is_printed_by_run_result_and_status() {
 }
 
 #[test]
-fn a_handler_is_told_its_task() {
+fn a_handler_gets_its_task() {
     let world = with_handler("read task; echo \"{\\\"result\\\": $task}\"");
     let tid = world.submit(&[
         "--handler",
@@ -136,7 +136,7 @@ fn a_handler_is_told_its_task() {
 }
 
 #[test]
-fn garbage_is_the_tasks_own_failure() {
+fn invalid_handler_output_fails_the_task() {
     let world = with_handler(
         "read task
          case $RADDLE_CASE in
@@ -171,7 +171,7 @@ fn garbage_is_the_tasks_own_failure() {
 }
 
 #[test]
-fn a_handler_that_hangs_is_stopped_by_its_timeout() {
+fn stops_a_hanging_handler_after_its_timeout() {
     let world = with_handler("exec sleep 600");
     assert_eq!(
         exit_of(&world, &["--timeout", "300ms"]),
@@ -180,7 +180,7 @@ fn a_handler_that_hangs_is_stopped_by_its_timeout() {
 }
 
 #[test]
-fn an_error_is_retried_unless_it_says_not_to() {
+fn retries_errors_that_are_not_permanent() {
     let world = with_handler(
         "echo x >> ran; if test $RADDLE_ATTEMPT = 2; then echo '{\"result\":1}'; else echo '{\"error\":\"not yet\"}'; fi",
     );
@@ -191,7 +191,7 @@ fn an_error_is_retried_unless_it_says_not_to() {
 }
 
 #[test]
-fn handlers_that_cannot_be_had_are_named() {
+fn names_handlers_that_cannot_be_used() {
     let world = World::new();
     world
         .raddle(["worker", "start", "--handlers", "nowhere"])
@@ -258,7 +258,7 @@ fn a_worker_claims_no_tasks_for_a_handler_that_it_may_not_run() {
 }
 
 #[test]
-fn a_task_that_no_handler_may_run_goes_back_and_says_why() {
+fn requeues_a_task_without_a_usable_handler_and_says_why() {
     let world = World::new();
     handler(&world, "small", "'cpu'", "echo '{\"result\":1}'");
     world.worker(&["--handlers", ".", "--caps", "cpu,gpu"]);

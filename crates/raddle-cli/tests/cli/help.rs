@@ -92,7 +92,7 @@ fn the_version_and_completions_are_data() {
 }
 
 #[test]
-fn usage_errors_leave_with_two() {
+fn usage_errors_exit_with_two() {
     let world = World::new();
     let wrong: &[&[&str]] = &[
         &[],

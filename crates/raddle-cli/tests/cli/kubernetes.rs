@@ -122,7 +122,7 @@ impl Drop for Site {
 const HOST: &str = "cat /proc/sys/kernel/hostname >> hosts";
 
 #[test]
-fn ten_tasks_are_ten_pods_made_and_gone() {
+fn runs_ten_tasks_in_ten_pods_and_deletes_them() {
     let site = Site::new();
     site.configure("");
     let spawner = site.spawner();
@@ -240,7 +240,7 @@ fn counts_the_tasks_of_pods() {
 }
 
 #[test]
-fn a_busy_or_forgetful_server_is_borne_with() {
+fn tolerates_an_overloaded_or_forgetful_api_server() {
     let site = Site::new();
     site.configure("");
     // Too many at once, then an answer that is lost, then a server that is away.
@@ -306,7 +306,7 @@ fn a_busy_or_forgetful_server_is_borne_with() {
 }
 
 #[test]
-fn a_killed_spawner_loses_nothing_and_the_next_takes_charge_of_its_pods() {
+fn the_next_spawner_adopts_the_pods_of_a_killed_one() {
     let site = Site::new();
     site.configure("");
     let first = site.spawner();
@@ -355,7 +355,7 @@ fn a_killed_spawner_loses_nothing_and_the_next_takes_charge_of_its_pods() {
 }
 
 #[test]
-fn what_a_dead_spawner_has_left_unfinished_is_removed() {
+fn removes_unstarted_pods_of_a_dead_spawner() {
     let site = Site::new();
     site.configure("");
     // One that will never be a worker, for it waits for a node, and one that ends while nobody is there.
@@ -384,7 +384,7 @@ fn what_a_dead_spawner_has_left_unfinished_is_removed() {
 }
 
 #[test]
-fn an_image_that_cannot_be_had_is_named_and_not_asked_for_without_end() {
+fn names_an_image_that_cannot_be_pulled_and_backs_off() {
     let site = Site::new();
     site.configure("");
     site.cluster
@@ -432,7 +432,7 @@ fn an_image_that_cannot_be_had_is_named_and_not_asked_for_without_end() {
 }
 
 #[test]
-fn how_a_pod_ended_is_told_and_its_task_run_again() {
+fn reports_the_end_of_a_pod_and_retries_its_task() {
     let site = Site::new();
     site.configure("");
     let spawner = site.spawner();
@@ -464,7 +464,7 @@ fn how_a_pod_ended_is_told_and_its_task_run_again() {
 }
 
 #[test]
-fn what_a_spawner_may_not_do_is_said_with_what_it_needs() {
+fn names_missing_permissions_of_a_spawner() {
     let site = Site::new();
     site.configure("");
     site.cluster
@@ -480,7 +480,7 @@ fn what_a_spawner_may_not_do_is_said_with_what_it_needs() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_named_and_does_not_hold_up_a_stop() {
+fn names_an_unreachable_api_server_and_stops_without_it() {
     let site = Site::new();
     site.configure("");
     let config = site.world.read("spawner.toml");
@@ -498,7 +498,7 @@ fn a_server_that_is_not_there_is_named_and_does_not_hold_up_a_stop() {
 }
 
 #[test]
-fn a_pod_for_which_there_is_no_room_is_given_up() {
+fn gives_up_a_pod_that_cannot_be_scheduled() {
     let site = Site::new();
     site.configure("start_within = '1s'");
     let refused = json!([{ "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient cpu" }]);
@@ -515,7 +515,7 @@ fn a_pod_for_which_there_is_no_room_is_given_up() {
 }
 
 #[test]
-fn a_task_that_runs_is_finished_before_its_pod_goes() {
+fn finishes_the_running_task_before_its_pod_is_deleted() {
     let site = Site::new();
     site.configure("");
     let spawner = site.spawner();
@@ -556,7 +556,7 @@ fn a_task_that_runs_is_finished_before_its_pod_goes() {
 }
 
 #[test]
-fn a_second_stop_gives_back_what_runs() {
+fn a_second_stop_requeues_running_tasks() {
     let site = Site::new();
     site.configure("");
     let spawner = site.spawner();
@@ -587,7 +587,7 @@ fn a_second_stop_gives_back_what_runs() {
 }
 
 #[test]
-fn a_password_is_in_a_secret_and_nowhere_else() {
+fn keeps_a_password_only_in_a_secret() {
     let site = Site::with("geheim");
     site.configure("");
     let plain = site
@@ -636,7 +636,7 @@ fn a_password_is_in_a_secret_and_nowhere_else() {
 }
 
 #[test]
-fn what_pods_cannot_have_is_refused_before_anything_is_started() {
+fn refuses_settings_that_pods_cannot_have() {
     let world = World::new();
     let kubernetes = "[spawner.kubernetes]\nserver = 'http://127.0.0.1:9'\n";
     for (queue, lines, flags, words) in [

@@ -299,12 +299,12 @@ fn leave_nothing(world: &World, engine: Engine) {
 }
 
 #[test]
-fn tasks_of_every_kind_leave_nothing_behind() {
+fn tasks_of_every_kind_leave_no_process_and_no_file() {
     leave_nothing(&World::new(), Engine::Sqlite);
 }
 
 #[test]
-fn tasks_of_every_kind_leave_nothing_behind_on_redis() {
+fn tasks_of_every_kind_leave_no_process_and_no_file_on_redis() {
     let (world, server) = on_redis();
     leave_nothing(&world, Engine::Redis);
     end(server);

@@ -54,7 +54,7 @@ pub(crate) fn read(log: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_line_about_a_task_says_which_attempt_and_trace() {
+fn log_lines_about_a_task_have_its_attempt_and_trace() {
     let world = World::new();
     let flags = [
         "worker",
@@ -151,7 +151,7 @@ fn every_line_about_a_task_says_which_attempt_and_trace() {
 }
 
 #[test]
-fn a_background_worker_and_a_spawner_write_json_by_their_environment() {
+fn the_environment_selects_json_logs_of_worker_and_spawner() {
     let world = World::new();
     let ran = world.bash(
         "export RADDLE_LOG_FORMAT=json
@@ -187,7 +187,7 @@ fn a_background_worker_and_a_spawner_write_json_by_their_environment() {
 }
 
 #[test]
-fn what_a_handler_writes_is_in_the_log_of_its_task() {
+fn output_of_a_handler_is_in_the_log_of_its_task() {
     let world = World::new();
     world.file(
         "test.sh",

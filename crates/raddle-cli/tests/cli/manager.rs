@@ -115,7 +115,7 @@ fn on_both(test: impl Fn(&World)) {
 }
 
 #[test]
-fn what_is_asked_of_the_prime_is_a_task_with_the_id_of_its_message() {
+fn a_request_to_the_root_manager_is_a_task_with_the_id_of_its_message() {
     on_both(|world| {
         let prime_tid = {
             let waiting = prime(world, command(&["sh", "-c", "echo $RADDLE_TID"]));
@@ -183,7 +183,7 @@ fn what_is_asked_of_the_prime_is_a_task_with_the_id_of_its_message() {
 }
 
 #[test]
-fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
+fn a_manager_spawns_only_tasks_of_its_registry() {
     on_both(|world| {
         let running = unix(world, &["--limits", "memory_mb=128,timeout=60,max_tasks=4"]);
         let queue = "worker.unix.requests";
@@ -252,7 +252,7 @@ fn a_manager_spawns_what_its_registry_lists_and_nothing_else() {
 }
 
 #[test]
-fn a_registry_that_is_wrong_is_refused_with_its_line() {
+fn errors_of_a_registry_name_the_line() {
     let world = World::new();
     world.file(
         "tasks.toml",
@@ -296,7 +296,7 @@ fn a_registry_that_is_wrong_is_refused_with_its_line() {
 }
 
 #[test]
-fn what_a_killed_prime_has_spawned_lives_on_and_the_next_starts_no_doubles() {
+fn the_next_root_manager_adopts_tasks_of_a_killed_one() {
     on_both(|world| {
         world.file("tasks.toml", TASKS);
         let first = manager(world, &["--registry", "tasks.toml"]);
@@ -370,7 +370,7 @@ fn a_paused_manager_runs_nothing() {
 
 /// Its workers reach the broker through it, and their leases must not run out with its own.
 #[test]
-fn what_a_stopped_manager_has_spawned_goes_on() {
+fn tasks_of_a_stopped_manager_continue() {
     on_both(|world| {
         world.file("tasks.toml", TASKS);
         let running = manager(world, &["--registry", "tasks.toml"]);
@@ -439,7 +439,7 @@ fn requests_to_a_worker_of_a_manager_are_requests_to_the_manager() {
 }
 
 #[test]
-fn two_primes_share_what_is_asked() {
+fn two_root_managers_share_requests() {
     on_both(|world| {
         let primes = [manager(world, &[]), manager(world, &[])];
         let requests: Vec<String> = (0..30)
@@ -483,7 +483,7 @@ fn kill_in_stages(world: &World, manager: &Started) {
 }
 
 #[test]
-fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
+fn killing_a_root_manager_does_not_affect_tasks_of_another() {
     on_both(|world| {
         world.file("tasks.toml", deaf());
         let hold = |text: &str, begun: usize| {
@@ -538,7 +538,7 @@ fn a_prime_that_is_killed_leaves_alone_what_another_has_spawned() {
 }
 
 #[test]
-fn a_prime_that_is_hurried_hurries_its_managers() {
+fn a_second_stop_of_a_root_manager_reaches_its_managers() {
     let world = World::new();
     world.file("tasks.toml", deaf());
     let first = manager(&world, &[]);
@@ -575,7 +575,7 @@ fn a_prime_that_is_hurried_hurries_its_managers() {
 }
 
 #[test]
-fn a_prime_makes_managers_requests_find_them_and_all_stop_with_it() {
+fn a_root_manager_spawns_managers_and_stops_them_with_itself() {
     on_both(|world| {
         world.file("tasks.toml", TASKS);
         let first = world
@@ -660,7 +660,7 @@ fn a_prime_makes_managers_requests_find_them_and_all_stop_with_it() {
 }
 
 #[test]
-fn a_manager_that_dies_is_made_again_by_its_prime() {
+fn a_root_manager_replaces_a_dead_manager() {
     let world = World::new();
     world.file("tasks.toml", TASKS);
     let first = manager(&world, &[]);
@@ -691,7 +691,7 @@ fn a_manager_that_dies_is_made_again_by_its_prime() {
 }
 
 #[test]
-fn a_prime_stops_the_managers_that_a_killed_one_has_left() {
+fn a_root_manager_stops_managers_of_a_killed_one() {
     on_both(|world| {
         world.file("tasks.toml", TASKS);
         let first = manager(world, &[]);
@@ -730,7 +730,7 @@ fn a_prime_stops_the_managers_that_a_killed_one_has_left() {
 }
 
 #[test]
-fn a_manager_without_a_prime_stands_by_itself() {
+fn a_manager_runs_without_a_root_manager() {
     let world = World::new();
     world.file("tasks.toml", TASKS);
     let spawn = [

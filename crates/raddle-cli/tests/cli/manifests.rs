@@ -63,7 +63,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn the_manifests_are_what_a_cluster_takes() {
+fn a_cluster_accepts_the_manifests() {
     for (directory, name) in [
         ("", "warm-spawner-cpu"),
         ("/overlays/gpu", "warm-spawner-gpu"),

@@ -123,7 +123,7 @@ impl Metrics {
 }
 
 #[test]
-fn a_worker_shows_what_it_has_done() {
+fn a_worker_serves_its_task_counters() {
     let world = World::new();
     let worker = world.start([
         "worker",
@@ -170,7 +170,7 @@ fn a_worker_shows_what_it_has_done() {
 }
 
 #[test]
-fn a_broker_shows_what_waits_by_kind() {
+fn broker_metrics_count_waiting_tasks_by_kind() {
     let world = World::new();
     let exporter = world.start(["metrics", "serve", "--json", "--metrics-addr", ANYWHERE]);
     let url = url_of(&exporter);
@@ -223,7 +223,7 @@ fn a_broker_shows_what_waits_by_kind() {
 }
 
 #[test]
-fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
+fn a_spawner_keeps_counters_of_exited_workers() {
     let world = World::new();
     let flags = [
         "spawner",
@@ -308,7 +308,7 @@ fn a_spawner_shows_what_its_workers_did_before_they_were_gone() {
 }
 
 #[test]
-fn a_spawner_keeps_account_also_where_another_serves() {
+fn a_spawner_counts_tasks_behind_the_socket_of_another_worker() {
     let world = World::new();
     let server = world.start([
         "worker",
@@ -343,7 +343,7 @@ fn a_spawner_keeps_account_also_where_another_serves() {
 }
 
 #[test]
-fn a_redis_server_that_is_gone_is_told_of_without_delay() {
+fn metrics_report_a_lost_redis_server_at_once() {
     let world = World::new();
     let script = r#"
 set -eu
@@ -386,7 +386,7 @@ cat before after said | grep -c geheim || true
 }
 
 #[test]
-fn nobody_beyond_this_machine_looks_unless_it_is_said() {
+fn metrics_beyond_loopback_need_a_flag() {
     let world = World::new();
     for command in [
         &["worker", "start", "--no-detach"][..],
@@ -510,7 +510,7 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
 }
 
 #[test]
-fn the_rules_are_what_prometheus_takes_for_rules() {
+fn prometheus_accepts_the_rules() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/prometheus");
     for args in [
         ["check", "rules", "alerts.yml"],

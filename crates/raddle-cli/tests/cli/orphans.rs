@@ -10,7 +10,7 @@ fn kill(worker: &serde_json::Value) {
 }
 
 #[test]
-fn tasks_of_a_worker_that_is_gone_go_back_and_no_others() {
+fn reclaims_only_tasks_of_dead_workers() {
     let world = World::new();
     let first = world
         .raddle(["worker", "start", "--json", "--queues", "a"])
@@ -86,7 +86,7 @@ fn tasks_of_a_worker_that_is_gone_go_back_and_no_others() {
 }
 
 #[test]
-fn a_worker_that_is_gone_is_a_finding_until_what_it_had_is_taken_back() {
+fn doctor_reports_a_dead_worker_until_its_tasks_are_reclaimed() {
     let world = World::new();
     let worker = world.raddle(["worker", "start", "--json"]).ok().json();
     let tid = world.submit(&["--", "sleep", "600"]);
@@ -128,7 +128,7 @@ fn a_worker_that_is_gone_is_a_finding_until_what_it_had_is_taken_back() {
 }
 
 #[test]
-fn people_are_told_of_each_task() {
+fn prints_each_reclaimed_task() {
     let world = World::new();
     let worker = world.raddle(["worker", "start", "--json"]).ok().json();
     let tid = world.submit(&["--", "sleep", "600"]);
@@ -147,7 +147,7 @@ fn people_are_told_of_each_task() {
 }
 
 #[test]
-fn where_there_is_nothing_nothing_is_made() {
+fn does_not_create_a_broker() {
     let world = World::new();
     world
         .raddle(["requeue-orphans"])

@@ -293,7 +293,7 @@ fn a_reader_and_a_watcher_wait() {
 }
 
 #[test]
-fn a_broadcast_reaches_all_that_hold_something() {
+fn broadcasts_to_queues_that_are_not_empty() {
     let world = World::new();
     world.raddle(["queue", "write", "a.1", "x"]).ok();
     world.raddle(["queue", "write", "a.2", "x"]).ok();
@@ -418,7 +418,7 @@ fn the_queues_of_a_task_are_named_by_its_short_id() {
 
 /// It would wait for ever, and its writer for what comes of it.
 #[test]
-fn a_control_message_that_cannot_be_obeyed_is_refused() {
+fn refuses_invalid_control_messages() {
     let world = World::new();
     world
         .raddle(["queue", "write", "raddle.workers.control", "PING"])
@@ -455,7 +455,7 @@ fn a_control_message_that_cannot_be_obeyed_is_refused() {
 }
 
 #[test]
-fn what_nobody_took_in_is_put_back() {
+fn returns_messages_that_could_not_be_printed() {
     let world = World::new();
     world.raddle(["queue", "write", "q", "precious"]).ok();
     // The reader has closed its end before anything is written.

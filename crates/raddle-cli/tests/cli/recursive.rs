@@ -118,7 +118,7 @@ fn workers_are_tasks_spawn_children_and_other_workers_under_one_id() {
 
 /// test_worker_hierarchy, by the letter: the request names nothing but the type.
 #[test]
-fn a_worker_spawns_a_worker_by_its_type_alone() {
+fn spawns_a_worker_by_its_type() {
     for registry in [&[][..], &["--registry", "tasks.toml"]] {
         let world = World::new();
         world.file("tasks.toml", TASKS);
@@ -215,7 +215,7 @@ fn a_request_is_routed_by_the_registry() {
 }
 
 #[test]
-fn a_hierarchy_is_found_asked_and_ended_with_the_tools_of_the_system() {
+fn system_tools_find_inspect_and_end_a_hierarchy() {
     let (world, ran) = with_a_hierarchy(
         r#"ps aux | grep "raddle-.*:worker-" > managers
         for i in $(seq 100); do

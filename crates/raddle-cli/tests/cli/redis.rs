@@ -72,7 +72,7 @@ stop_workers
 }
 
 #[test]
-fn a_task_goes_on_while_the_server_is_started_anew() {
+fn a_task_continues_during_a_restart_of_the_server() {
     let told = on_a_server(
         r#"
 raddle worker start >worker
@@ -91,7 +91,7 @@ stop_workers
 
 /// For longer than a lease: nobody can take over meanwhile, and the worker knows it.
 #[test]
-fn a_task_goes_on_while_the_server_is_down() {
+fn a_task_continues_while_the_server_is_down() {
     let told = on_a_server(
         r#"
 raddle worker start >worker
@@ -112,7 +112,7 @@ stop_workers
 
 /// One that does not answer may answer others. What is stopped for that reason is not held against the task.
 #[test]
-fn a_server_that_stands_still_is_not_held_against_a_task() {
+fn a_stalled_server_does_not_fail_a_task() {
     let told = on_a_server(
         r#"
 raddle worker start >worker
@@ -132,7 +132,7 @@ stop_workers
 }
 
 #[test]
-fn a_worker_that_is_killed_loses_nothing() {
+fn a_killed_worker_loses_no_task() {
     let told = on_a_server(
         r#"
 pid=$(raddle worker start --json | jq .pid)
@@ -214,7 +214,7 @@ stop_workers
 
 /// What can be lost is said in words, and counts as wrong where it is everything.
 #[test]
-fn the_doctor_says_what_can_be_lost() {
+fn doctor_says_which_writes_can_be_lost() {
     let told = on_a_server(
         r#"
 ask() { redis-cli -s redis.sock --no-auth-warning -a geheim "$@" >/dev/null; }
@@ -239,7 +239,7 @@ grep -A1 'WRONG broker, persistence' words | grep -c 'to mend it: run .redis-cli
 
 /// For longer than a lease. Nothing more is taken, and what was accepted goes on.
 #[test]
-fn a_server_without_memory_can_be_asked_and_ends_no_attempt() {
+fn a_server_without_memory_answers_reads_and_ends_no_attempt() {
     let told = on_a_server(
         r#"
 ask() { redis-cli -s redis.sock --no-auth-warning -a geheim "$@" >/dev/null; }
@@ -273,7 +273,7 @@ stop_workers
 }
 
 #[test]
-fn orphans_go_back_when_no_worker_is_left() {
+fn requeues_orphans_without_workers() {
     let told = on_a_server(
         r#"
 pid=$(raddle worker start --json | jq .pid)
@@ -295,7 +295,7 @@ raddle task status --json "$tid" | jq -c '[.state, .losses]'
 
 /// Each fault is said in words of its own, with the code for a failure of Raddle itself and without the password.
 #[test]
-fn a_server_that_cannot_be_used_is_said_so() {
+fn names_an_unusable_server() {
     let world = World::new();
     let ran = world.bash(&format!(
         r#"{SERVER}
@@ -318,7 +318,7 @@ try "redis+unix:$PWD/no.sock?password=geheim"
 }
 
 #[test]
-fn a_worker_ends_when_its_server_stays_away() {
+fn a_worker_exits_when_its_server_stays_away() {
     let told = on_a_server(
         r#"
 QUEUE_URL="$QUEUE_URL&give_up_after=500ms" raddle worker start --no-detach >worker 2>words &
@@ -355,7 +355,7 @@ again() {
 "#;
 
 #[test]
-fn a_worker_with_a_result_ends_when_its_server_stays_away() {
+fn a_worker_with_a_result_exits_when_its_server_stays_away() {
     let told = on_a_server(&format!(
         r#"{UNWRITTEN}
 URL=$QUEUE_URL
@@ -371,7 +371,7 @@ again
 }
 
 #[test]
-fn a_worker_with_a_result_that_cannot_be_written_can_be_stopped() {
+fn stops_a_worker_whose_result_cannot_be_written() {
     // It would wait for the server for half a minute, and begin anew.
     let told = on_a_server(&format!(
         r#"{UNWRITTEN}
@@ -390,7 +390,7 @@ again
 }
 
 #[test]
-fn a_spawner_keeps_workers_and_its_end_loses_nothing() {
+fn a_spawner_keeps_workers_and_its_stop_loses_no_task() {
     let told = on_a_server(
         r#"
 raddle spawner run --warm-pool 2 --max-workers 6 >first 2>first.err &
@@ -420,7 +420,7 @@ tail -n 1 next.err | grep -c launched
 
 /// What was not kept is named wherever the output is asked for. A stream of exactly the limit is whole.
 #[test]
-fn output_beyond_the_limit_is_reported_as_lost() {
+fn reports_output_beyond_the_limit_as_lost() {
     let told = on_a_server(
         r#"
 # With its standard output counted, how often a command names what was lost of a stream.

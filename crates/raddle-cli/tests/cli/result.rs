@@ -20,7 +20,7 @@ fn work_off(world: &World) {
 }
 
 #[test]
-fn a_result_is_output_and_exit_code() {
+fn result_prints_output_and_exits_with_the_code() {
     let world = World::new();
     let tid = world.submit(&["--", "sh", "-c", "echo out; echo err >&2; exit 9"]);
     world
@@ -47,7 +47,7 @@ fn a_result_is_output_and_exit_code() {
 }
 
 #[test]
-fn waiting_ends_with_the_task() {
+fn wait_ends_with_the_task() {
     let world = World::new();
     world.worker(&[]);
     let tid = world.submit(&["--", "sh", "-c", "sleep 0.3; echo late"]);
@@ -204,7 +204,7 @@ fn ids_may_be_short() {
 }
 
 #[test]
-fn looking_leaves_no_trace() {
+fn reading_commands_create_no_files() {
     let world = World::new();
     let commands: [&[&str]; 9] = [
         &["status"],
@@ -316,7 +316,7 @@ fn json_has_a_stable_shape() {
 }
 
 #[test]
-fn explanations_name_what_is_in_the_way() {
+fn explanations_name_the_reason() {
     let world = World::new();
     let explain = |tid: &str| without_ids(world.raddle(["task", "explain", tid]).ok().text());
     let plain = world.submit(&["--", "true"]);
@@ -373,7 +373,7 @@ fn explanations_name_what_is_in_the_way() {
 }
 
 #[test]
-fn a_tree_that_is_cut_off_says_so() {
+fn notes_that_a_tree_is_cut_off() {
     let world = World::new();
     let oldest = world.submit(&["--name", "oldest", "--", "true"]);
     assert_eq!(world.raddle(["task", "tree"]).ok().stderr, "");
@@ -396,7 +396,7 @@ fn a_tree_that_is_cut_off_says_so() {
 }
 
 #[test]
-fn trees_show_who_runs_what() {
+fn trees_show_workers_with_their_tasks() {
     let world = World::new();
     let worker = world.worker(&["--name", "w"]);
     let parent = world.submit(&[
@@ -437,7 +437,7 @@ fn trees_show_who_runs_what() {
 }
 
 #[test]
-fn status_is_shown_again_when_something_happens() {
+fn status_watch_updates_after_an_event() {
     let world = World::new();
     world
         .raddle(["queue", "write", "q", "there is a project"])
@@ -527,7 +527,7 @@ fn a_list_fits_a_terminal_and_has_colours_there() {
 }
 
 #[test]
-fn a_watch_ends_when_the_work_does() {
+fn status_watch_ends_with_the_work() {
     let world = World::new();
     world.raddle(["run", "--", "true"]).ok();
     world.submit(&["--array", "1-3", "--", "true"]);

@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[test]
-fn output_and_exit_code_are_passed_on() {
+fn passes_on_output_and_exit_code() {
     let world = World::new();
     let ran = world
         .raddle(["run", "--", "sh", "-c", "echo out; echo err >&2; exit 7"])
@@ -30,7 +30,7 @@ fn output_and_exit_code_are_passed_on() {
 }
 
 #[test]
-fn a_task_runs_where_its_submitter_stands_and_sees_who_it_is() {
+fn a_task_runs_in_the_directory_of_its_submitter_and_sees_its_id() {
     let world = World::new();
     let here = world.path().canonicalize().unwrap();
     let worker = world.worker(&[]);
@@ -110,7 +110,7 @@ fn a_command_sees_the_environment_of_its_caller_whether_a_worker_is_alive_or_not
 }
 
 #[test]
-fn a_run_leaves_to_workers_what_only_they_can_run() {
+fn run_leaves_tasks_with_requirements_to_workers() {
     let world = World::new();
     let run = world.start([
         "run",
@@ -135,7 +135,7 @@ fn a_run_leaves_to_workers_what_only_they_can_run() {
 
 /// What is opened where a standard descriptor was closed would be taken for that: a database for the terminal.
 #[test]
-fn closed_descriptors_are_nobodys() {
+fn closed_standard_descriptors_are_not_reused() {
     let world = World::new();
     for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
         let command = "cat; echo hello; echo $RADDLE_TID > tid; ls /nowhere";
@@ -159,7 +159,7 @@ fn closed_descriptors_are_nobodys() {
 }
 
 #[test]
-fn a_task_may_run_wherever_its_submitter_may() {
+fn a_task_runs_in_a_directory_that_only_its_submitter_can_enter() {
     let allowed = |status: &str| {
         let line = status
             .lines()
@@ -179,7 +179,7 @@ fn a_task_may_run_wherever_its_submitter_may() {
 }
 
 #[test]
-fn output_comes_as_it_is_written() {
+fn prints_output_as_it_is_written() {
     let world = World::new();
     let started = world.start(["run", "--", "sh", "-c", "echo first; sleep 600"]);
     until("the first line is shown", || started.stdout() == "first\n");
@@ -193,7 +193,7 @@ fn output_comes_as_it_is_written() {
 
 /// Whoever runs it.
 #[test]
-fn what_goes_to_stderr_comes_as_it_is_written() {
+fn prints_stderr_as_it_is_written() {
     let world = World::new();
     let shown = |flags: &[&str]| {
         let started = world.start(
@@ -217,7 +217,7 @@ fn what_goes_to_stderr_comes_as_it_is_written() {
 }
 
 #[test]
-fn a_second_interrupt_kills_what_does_not_listen() {
+fn a_second_interrupt_kills_a_task_that_ignores_the_first() {
     let world = World::new();
     let started = world.start([
         "run",
@@ -236,7 +236,7 @@ fn a_second_interrupt_kills_what_does_not_listen() {
 }
 
 #[test]
-fn an_interrupt_reaches_a_task_that_a_worker_runs() {
+fn an_interrupt_stops_a_task_that_a_worker_runs() {
     let world = World::new();
     world.worker(&[]);
     let started = world.start([
@@ -261,7 +261,7 @@ fn an_interrupt_reaches_a_task_that_a_worker_runs() {
 
 /// The mask is inherited across exec.
 #[test]
-fn signals_that_the_starter_has_blocked_are_unblocked() {
+fn unblocks_signals_that_the_parent_has_blocked() {
     let world = World::new();
     let start = |args: &str| world.start_bash(&format!("exec env --block-signal raddle {args}"));
     let run = start("run -- sh -c 'echo begun; sleep 600'");
@@ -353,7 +353,7 @@ fn ctrl_c_stops_a_task_that_a_worker_runs_and_the_second_kills_it() {
 }
 
 #[test]
-fn a_task_that_wants_back_into_its_queue_is_left_there() {
+fn an_interrupted_task_with_on_stop_requeue_stays_queued() {
     let world = World::new();
     let started = world.start([
         "run",
@@ -390,7 +390,7 @@ fn a_task_that_wants_back_into_its_queue_is_left_there() {
 }
 
 #[test]
-fn a_timeout_is_told_apart() {
+fn a_timeout_has_its_own_exit_code() {
     let world = World::new();
     let begun = Instant::now();
     world
@@ -405,7 +405,7 @@ fn a_timeout_is_told_apart() {
 }
 
 #[test]
-fn limits_end_a_task_that_runs_into_them() {
+fn limits_end_a_task_that_exceeds_them() {
     let world = World::new();
     // Twenty sleepers are no harm to anybody if the limit does not hold.
     let many = "for i in $(seq 20); do sleep 600 & done; wait";
@@ -425,7 +425,7 @@ fn limits_end_a_task_that_runs_into_them() {
 }
 
 #[test]
-fn failures_are_tried_again() {
+fn retries_failures() {
     let world = World::new();
     let script = "echo $RADDLE_ATTEMPT; test $RADDLE_ATTEMPT = 3";
     let ran = world
@@ -487,7 +487,7 @@ fn piped_standard_input_reaches_the_task_with_and_without_a_worker() {
 }
 
 #[test]
-fn standard_input_that_cannot_be_passed_on_is_refused() {
+fn refuses_standard_input_that_cannot_be_passed_on() {
     let world = World::new();
     let large = vec![b'x'; 16 * 1024 * 1024 + 1];
     for args in [&["run", "--stdin", "--", "cat"][..], &["run", "--", "cat"]] {
@@ -504,7 +504,7 @@ fn standard_input_that_cannot_be_passed_on_is_refused() {
 }
 
 #[test]
-fn a_run_says_that_it_waits_for_the_end_of_its_input() {
+fn run_notes_that_it_waits_for_the_end_of_its_input() {
     let world = World::new();
     let script = "(until test -e go; do sleep 0.05; done; echo hi) | raddle run -- cat";
     let started = world.start_bash(script);
@@ -518,7 +518,7 @@ fn a_run_says_that_it_waits_for_the_end_of_its_input() {
 }
 
 #[test]
-fn output_that_is_not_text_is_passed_on_as_it_is() {
+fn passes_on_binary_output() {
     let world = World::new();
     let ran = world.raddle(["run", "--", "printf", r"a\377\000b"]).ok();
     assert_eq!(ran.stdout, b"a\xff\0b");
@@ -531,7 +531,7 @@ fn output_that_is_not_text_is_passed_on_as_it_is() {
 }
 
 #[test]
-fn much_output_arrives_whole() {
+fn passes_on_large_output() {
     let world = World::new();
     let ran = world
         .raddle(["run", "--", "sh", "-c", "seq 1 1000000"])
@@ -541,7 +541,7 @@ fn much_output_arrives_whole() {
 }
 
 #[test]
-fn the_record_has_a_stable_shape() {
+fn the_json_record_has_a_stable_shape() {
     let world = World::new();
     let args = [
         "run",
@@ -563,7 +563,7 @@ fn the_record_has_a_stable_shape() {
 }
 
 #[test]
-fn without_waiting_only_the_id_is_printed() {
+fn no_wait_prints_only_the_id() {
     let world = World::new();
     let tid = world
         .raddle(["run", "--no-wait", "--", "true"])
@@ -604,7 +604,7 @@ fn a_closed_pipe_is_not_an_error_and_ends_the_task() {
 }
 
 #[test]
-fn a_run_goes_on_at_another_worker_when_the_first_is_killed() {
+fn a_run_continues_with_another_worker_when_the_first_is_killed() {
     let world = World::new();
     let worker = world
         .raddle(["worker", "start", "--json", "--concurrency", "1"])
@@ -671,7 +671,7 @@ const ONCE: &str = "echo begun >> begun; until test -e go; do sleep 0.05; done; 
 
 /// However long that is: longer than a lease.
 #[test]
-fn a_run_that_is_suspended_goes_on_where_it_was() {
+fn a_suspended_run_resumes_its_task() {
     let world = World::new();
     let started = world.start(["run", "--name", "slow", "--", "sh", "-c", ONCE]);
     until("it runs", || world.path().join("begun").exists());
@@ -705,7 +705,7 @@ fn a_run_that_is_suspended_goes_on_where_it_was() {
 
 /// Whoever stopped it did not want it to run.
 #[test]
-fn a_run_that_is_killed_while_it_is_suspended_leaves_its_task_paused() {
+fn killing_a_suspended_run_leaves_its_task_paused() {
     let world = World::new();
     let started = world.start(["run", "--name", "slow", "--", "sh", "-c", ONCE]);
     until("it runs", || world.path().join("begun").exists());
@@ -732,7 +732,7 @@ fn a_run_that_is_killed_while_it_is_suspended_leaves_its_task_paused() {
 
 /// It would read its own output and write it again, without end.
 #[test]
-fn a_task_does_not_follow_itself() {
+fn refuses_a_task_that_waits_for_itself() {
     let world = World::new();
     let inner = "raddle run --unique-key k -- true; echo $?; raddle logs -f $RADDLE_TID; echo $?; raddle wait $RADDLE_TID; echo $?;
                  raddle result --wait $RADDLE_TID; echo $?; raddle logs $RADDLE_TID >/dev/null 2>&1; echo $?";
@@ -781,7 +781,7 @@ fn a_task_does_not_follow_itself() {
 
 /// A program that is allowed to becomes another user, whose processes are not ours to kill.
 #[test]
-fn a_process_that_became_root_is_named() {
+fn names_a_setuid_process_that_it_cannot_kill() {
     if !is_root("make a program by which others become root") {
         return;
     }
@@ -805,7 +805,7 @@ fn a_process_that_became_root_is_named() {
 
 /// What has begun must not begin again because nobody could keep what it said.
 #[test]
-fn a_task_whose_output_has_no_room_is_stopped() {
+fn stops_a_task_whose_output_cannot_be_written() {
     let world = World::new();
     let run = |flags: &str| {
         let command = "sh -c 'echo begun >>side; echo hi; sleep 30; echo ended >>side' >/dev/full";
@@ -840,7 +840,7 @@ fn a_task_whose_output_has_no_room_is_stopped() {
 
 /// Who waits for the database can be interrupted, and has done nothing then.
 #[test]
-fn an_interrupt_while_the_database_is_locked_ends_it_before_it_has_begun() {
+fn an_interrupt_while_the_database_is_locked_ends_the_run() {
     let world = World::new();
     // The first has to be completed by the second, which takes the lock to open it; the third only to write.
     for round in 1..=3 {

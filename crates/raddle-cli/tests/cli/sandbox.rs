@@ -84,7 +84,7 @@ fn a_worker_takes_tasks_for_a_sandbox() {
 }
 
 #[test]
-fn the_doctor_says_whether_it_holds() {
+fn doctor_checks_the_sandbox() {
     let world = World::new();
     let report = world.raddle(["doctor"]).ok().text().to_owned();
     assert!(
@@ -97,7 +97,7 @@ fn the_doctor_says_whether_it_holds() {
 const LOOK: &str = "id -u; pwd; ls -d /root 2>/dev/null; true";
 
 #[test]
-fn a_spec_says_what_is_reached_and_what_may_be_lacking() {
+fn a_spec_sets_network_and_fallback_of_the_sandbox() {
     let world = World::new();
     let words = [
         "--isolation",
@@ -144,7 +144,7 @@ fn a_spec_says_what_is_reached_and_what_may_be_lacking() {
 }
 
 #[test]
-fn a_listed_place_is_reached_and_no_other() {
+fn only_listed_endpoints_are_reachable() {
     let world = World::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -180,7 +180,7 @@ fn a_listed_place_is_reached_and_no_other() {
 
 /// On a system without user namespaces, which is one in which as many are allowed as there are.
 #[test]
-fn where_the_system_refuses_a_layer_the_task_is_refused_unless_it_says_otherwise() {
+fn refuses_a_task_without_a_layer_unless_fallback_is_set() {
     let world = World::new();
     let script = "raddle run --isolation sandbox -- echo ran; echo code $?
                   raddle run --isolation sandbox --isolation-fallback -- sh -c 'pwd; id -u; cat secret'; echo code $?
@@ -240,7 +240,7 @@ fn a_worker_may_demand_a_sandbox_for_every_task() {
 }
 
 #[test]
-fn the_environment_demands_it_too_and_a_spawner_passes_it_on() {
+fn the_variable_for_min_isolation_applies_to_workers_of_a_spawner() {
     let world = World::new();
     world
         .bash("WORKER_MIN_ISOLATION=sandbox raddle worker start --once")
@@ -283,7 +283,7 @@ fn a_handler_runs_in_a_sandbox_with_its_directory() {
 }
 
 #[test]
-fn a_sandbox_shows_files_that_are_mounted_and_gives_back_what_is_written_to_out() {
+fn mounts_files_and_returns_output_in_out() {
     let world = World::new();
     fs::set_permissions(world.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::create_dir(world.path().join("data")).unwrap();
@@ -334,7 +334,7 @@ fn a_sandbox_shows_files_that_are_mounted_and_gives_back_what_is_written_to_out(
 }
 
 #[test]
-fn mounts_that_cannot_be_are_refused() {
+fn refuses_invalid_mounts() {
     let world = World::new();
     let refused = |flags: &[&str], why: &str| {
         world

@@ -28,7 +28,7 @@ fn view(world: &World, name: &str) -> Value {
 }
 
 #[test]
-fn a_paused_schedule_is_due_at_no_time_wherever_it_is_shown() {
+fn a_paused_schedule_shows_no_due_time() {
     let world = World::new();
     let added = world
         .raddle([
@@ -205,7 +205,7 @@ fn a_schedule_is_read_from_a_file() {
 }
 
 #[test]
-fn what_is_wrong_is_said_and_nothing_is_added() {
+fn refuses_invalid_schedules() {
     let world = World::new();
     let every = ["--every", "5m"];
     for (args, said) in [
@@ -295,7 +295,7 @@ fn what_is_wrong_is_said_and_nothing_is_added() {
 }
 
 #[test]
-fn a_resident_worker_fires_and_runs_them() {
+fn a_resident_worker_fires_and_runs_schedules() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
     let script = "echo $RADDLE_SCHEDULE $RADDLE_DUE >>ran";
@@ -383,7 +383,7 @@ fn a_scheduler_is_a_worker_that_takes_no_tasks() {
 }
 
 #[test]
-fn a_spawner_fires_as_well() {
+fn a_spawner_fires_schedules() {
     let world = World::new();
     let spawner = world.start(["spawner", "run", "--warm-pool", "1", "--quiet"]);
     spawner.tid();
@@ -407,7 +407,7 @@ fn a_spawner_fires_as_well() {
 }
 
 #[test]
-fn a_manager_fires_as_well_and_nobody_says_otherwise() {
+fn a_manager_fires_schedules() {
     let world = World::new();
     let prime = world.start(["manager", "serve"]);
     prime.tid();
@@ -427,7 +427,7 @@ fn a_manager_fires_as_well_and_nobody_says_otherwise() {
 }
 
 #[test]
-fn a_task_that_nobody_takes_in_time_expires() {
+fn expires_a_task_that_no_worker_takes_in_time() {
     let world = World::new();
     let scheduler = world.start(["schedule", "run"]);
     scheduler.tid();
@@ -514,7 +514,7 @@ fn a_task_that_nobody_takes_in_time_expires() {
 
 /// Due times while nobody was there: made up for by policy.
 #[test]
-fn missed_due_times_are_made_up_for_by_policy() {
+fn the_policy_decides_about_missed_due_times() {
     let world = World::new();
     for missed in ["skip", "one", "all"] {
         world

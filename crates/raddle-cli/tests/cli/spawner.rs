@@ -88,14 +88,14 @@ pub(crate) fn end(server: Started) {
 }
 
 #[test]
-fn ten_tasks_are_ten_worker_processes_made_and_gone() {
+fn runs_ten_tasks_in_ten_worker_processes() {
     let world = World::new();
     ten_tasks(&world);
     assert_eq!((world.processes(), sockets(&world)), (vec![], 0));
 }
 
 #[test]
-fn ten_tasks_are_ten_worker_processes_made_and_gone_on_redis() {
+fn runs_ten_tasks_in_ten_worker_processes_on_redis() {
     let (world, server) = on_redis();
     ten_tasks(&world);
     end(server);
@@ -103,14 +103,14 @@ fn ten_tasks_are_ten_worker_processes_made_and_gone_on_redis() {
 }
 
 #[test]
-fn one_shot_workers_answer_like_any_task() {
+fn one_shot_workers_take_control_commands() {
     let world = World::new();
     one_shots_answer(&world);
     assert_eq!(world.processes(), []);
 }
 
 #[test]
-fn one_shot_workers_answer_like_any_task_on_redis() {
+fn one_shot_workers_take_control_commands_on_redis() {
     let (world, server) = on_redis();
     one_shots_answer(&world);
     end(server);
@@ -223,12 +223,12 @@ fn ten_tasks(world: &World) {
 }
 
 #[test]
-fn a_task_whose_worker_is_killed_is_completed_by_a_new_one() {
+fn completes_a_task_whose_worker_is_killed() {
     killed_in_the_middle(&World::new());
 }
 
 #[test]
-fn a_task_whose_worker_is_killed_is_completed_by_a_new_one_on_redis() {
+fn completes_a_task_whose_worker_is_killed_on_redis() {
     let (world, server) = on_redis();
     killed_in_the_middle(&world);
     end(server);
@@ -267,7 +267,7 @@ fn killed_in_the_middle(world: &World) {
 }
 
 #[test]
-fn a_killed_spawner_loses_nothing_and_the_next_adopts_what_lives() {
+fn the_next_spawner_adopts_workers_of_a_killed_one() {
     let world = World::new();
     killed_spawner(&world);
     assert_eq!(
@@ -278,7 +278,7 @@ fn a_killed_spawner_loses_nothing_and_the_next_adopts_what_lives() {
 }
 
 #[test]
-fn a_killed_spawner_loses_nothing_and_the_next_adopts_what_lives_on_redis() {
+fn the_next_spawner_adopts_workers_of_a_killed_one_on_redis() {
     let (world, server) = on_redis();
     killed_spawner(&world);
     end(server);
@@ -330,7 +330,7 @@ fn killed_spawner(world: &World) {
 }
 
 #[test]
-fn idle_workers_of_a_killed_spawner_are_counted() {
+fn counts_idle_workers_of_a_killed_spawner() {
     let world = World::new();
     let first = spawner(&world, &[]);
     until("two are warm", || workers(&world).len() == 2);
@@ -347,7 +347,7 @@ fn idle_workers_of_a_killed_spawner_are_counted() {
 }
 
 #[test]
-fn workers_that_cannot_start_are_braked_and_that_is_said() {
+fn backs_off_and_reports_workers_that_cannot_start() {
     let world = World::new();
     fs::create_dir(world.path().join("handlers")).unwrap();
     let spawner = spawner(&world, &["--handlers", "handlers"]);
@@ -377,7 +377,7 @@ fn workers_that_cannot_start_are_braked_and_that_is_said() {
 }
 
 #[test]
-fn workers_that_die_as_soon_as_they_are_ready_are_braked() {
+fn backs_off_for_workers_that_die_when_they_are_ready() {
     let world = World::new();
     let spawner = spawner(&world, &[]);
     let mut killed = BTreeSet::new();
@@ -418,7 +418,7 @@ fn workers_that_die_as_soon_as_they_are_ready_are_braked() {
 }
 
 #[test]
-fn honours_the_variables_of_workers_and_caps_how_many_there_are() {
+fn honours_worker_variables_and_limits_the_number_of_workers() {
     let world = World::new();
     let script = "WORKER_IDLE_EXIT=1h WORKER_MAX_UPTIME=2 exec raddle spawner run --warm-pool 1 --max-parallel 2 --json \
                   --metrics-addr 127.0.0.1:0";
@@ -502,7 +502,7 @@ fn the_file_names_handlers_and_plugins() {
 }
 
 #[test]
-fn waits_for_a_server_that_is_not_there_yet_and_for_one_that_is_away() {
+fn waits_for_a_server_that_is_missing_or_away() {
     let world = World::new();
     let url = format!(
         "redis+unix:{}?namespace=cli",
@@ -667,7 +667,7 @@ fn operators_see_time_task_and_host_of_a_worker_in_redis() {
 }
 
 #[test]
-fn workers_leave_when_there_is_nothing_to_do_and_come_back() {
+fn idle_workers_exit_and_are_launched_again() {
     let world = World::new();
     let spawner = spawner(&world, &["--idle-timeout", "0.5", "--poll-ms", "60000"]);
     until("two were warm", || workers(&world).len() == 2);
@@ -692,7 +692,7 @@ fn workers_leave_when_there_is_nothing_to_do_and_come_back() {
 }
 
 #[test]
-fn stopping_waits_for_what_runs_and_killing_gives_it_back() {
+fn stop_waits_for_running_tasks_and_kill_requeues_them() {
     let world = World::new();
     let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
     let first = spawner(&world, &[]);
@@ -717,7 +717,7 @@ fn stopping_waits_for_what_runs_and_killing_gives_it_back() {
 }
 
 #[test]
-fn a_worker_finishes_what_it_runs_when_it_is_told_to_end() {
+fn a_terminated_worker_finishes_its_task() {
     let world = World::new();
     let spawner = spawner(&world, &["--poll-ms", "50"]);
     let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
@@ -778,7 +778,7 @@ fn a_worker_finishes_what_it_runs_when_it_is_told_to_end() {
 }
 
 #[test]
-fn a_task_is_left_to_a_spawner_and_that_is_explained() {
+fn explains_that_a_task_waits_for_a_spawner() {
     let world = World::new();
     let spawner = world.start([
         "spawner",
@@ -826,7 +826,7 @@ fn a_task_is_left_to_a_spawner_and_that_is_explained() {
 }
 
 #[test]
-fn what_it_is_told_is_checked() {
+fn checks_its_settings() {
     let world = World::new();
     let run = |flags: &[&str]| world.raddle([&["spawner", "run"], flags].concat()).code(2);
     for (text, said) in [
@@ -860,7 +860,7 @@ fn what_it_is_told_is_checked() {
 }
 
 #[test]
-fn file_flags_and_environment_say_what_to_keep() {
+fn file_flags_and_environment_set_the_pool() {
     let world = World::new();
     let directory = world.path().join("there");
     fs::create_dir(&directory).unwrap();
@@ -906,7 +906,7 @@ fn file_flags_and_environment_say_what_to_keep() {
 }
 
 #[test]
-fn a_pool_that_sizes_itself_and_a_broker_in_memory() {
+fn sizes_the_pool_automatically_and_serves_a_broker_in_memory() {
     let world = World::new();
     let flags = [
         "spawner",

@@ -112,7 +112,7 @@ fn a_key_is_unique_while_its_task_is_unfinished() {
 }
 
 #[test]
-fn a_task_that_has_the_key_is_followed_as_its_own_spec_says() {
+fn run_follows_the_task_that_has_the_key() {
     let world = World::new();
     // The run could run what is asked for here itself, but not the task that has the key.
     world.submit(&["--unique-key", "k", "--requires", "gpu", "--", "echo", "1"]);
@@ -215,7 +215,7 @@ fn thousands_are_submitted_in_groups() {
 }
 
 #[test]
-fn all_are_submitted_whether_their_ids_are_read_or_not() {
+fn submits_all_tasks_even_if_stdout_is_closed() {
     let world = World::new();
     let ran = world
         .bash("raddle submit -q --array 1-3500 -- true | head -1 | wc -l; echo ${PIPESTATUS[0]}")
@@ -257,7 +257,7 @@ fn a_submitter_killed_midway_leaves_whole_groups() {
 
 /// However many there are, and however large: neither side has to hold them all.
 #[test]
-fn large_tasks_are_stored_a_few_at_a_time() {
+fn stores_large_tasks_in_small_groups() {
     let world = World::new();
     world.file("input", "x".repeat(2 << 20));
     // All together are 80 MiB, and would be held several times over.

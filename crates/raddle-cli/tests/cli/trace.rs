@@ -15,7 +15,7 @@ pub(crate) fn parts(parent: &str) -> (&str, &str, &str) {
 }
 
 #[test]
-fn a_trace_goes_from_who_submits_to_what_is_run() {
+fn passes_the_trace_context_from_submitter_to_task() {
     let world = World::new();
     let script = format!(
         r#"
@@ -66,7 +66,7 @@ raddle worker stop --all >/dev/null
 }
 
 #[test]
-fn handlers_are_told_and_what_a_task_submits_is_in_its_trace() {
+fn handlers_and_submitted_tasks_inherit_the_trace_context() {
     let world = World::new();
     world.file("test.sh", "read task; echo \"{\\\"result\\\": $task}\"");
     world.file(

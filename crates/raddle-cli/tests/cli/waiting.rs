@@ -5,7 +5,7 @@ use crate::world::{World, until};
 const NO_WORKER: &str = "waits: no worker is alive; start one with 'raddle worker start'";
 
 #[test]
-fn commands_that_wait_for_a_task_without_a_worker_say_so() {
+fn commands_explain_that_a_task_has_no_worker() {
     let world = World::new();
     let tid = world.submit(&["--", "echo", "done"]);
     let waiting: Vec<_> = [&["wait"][..], &["result", "--wait"], &["logs", "-f"]]
@@ -26,7 +26,7 @@ fn commands_that_wait_for_a_task_without_a_worker_say_so() {
 }
 
 #[test]
-fn a_run_that_waits_for_a_busy_worker_says_so() {
+fn a_run_explains_that_its_worker_is_busy() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
     let first = world.start([
@@ -63,7 +63,7 @@ fn a_run_of_a_handler_that_no_worker_has_names_it() {
 }
 
 #[test]
-fn a_wait_for_a_paused_task_says_how_to_resume_it() {
+fn explains_how_to_resume_a_paused_task() {
     let world = World::new();
     let tid = world.submit(&["--", "true"]);
     world.raddle(["task", "pause", &tid]).ok();

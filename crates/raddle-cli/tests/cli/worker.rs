@@ -12,7 +12,7 @@ use crate::world::{World, until};
 const LEASE: Duration = Duration::from_secs(3);
 
 #[test]
-fn a_worker_in_the_background_has_an_id_a_title_and_a_log() {
+fn a_background_worker_has_an_id_a_title_and_a_log() {
     let world = World::new();
     let started = world
         .raddle([
@@ -116,7 +116,7 @@ fn a_concurrency_of_one_means_the_same_as_a_flag_and_as_a_variable() {
 }
 
 #[test]
-fn empty_variables_are_unset_and_blanks_in_lists_do_not_matter() {
+fn ignores_empty_variables_and_blanks_in_lists() {
     let world = World::new();
     let empty = "QUEUE_URL= WORKER_CAPS= WORKER_PLUGINS= WORKER_CONCURRENCY= WORKER_ONCE= WORKER_IDLE_EXIT= \
                  WORKER_MAX_UPTIME= WORKER_MIN_ISOLATION= WORKER_TASK_IMAGE= WORKER_NO_DETACH= WARM_POOL= RADDLE_LOG_FORMAT= RADDLE_LOG=";
@@ -156,7 +156,7 @@ fn empty_variables_are_unset_and_blanks_in_lists_do_not_matter() {
 }
 
 #[test]
-fn a_one_shot_worker_takes_one_task_and_leaves() {
+fn a_one_shot_worker_takes_one_task_and_exits() {
     let world = World::new();
     let tids = world.submit(&["--array", "1-3", "--", "sh", "-c", "echo {}; test {} != 2"]);
     let tids: Vec<&str> = tids.lines().collect();
@@ -244,7 +244,7 @@ fn an_old_or_terminated_worker_finishes_its_task() {
 }
 
 #[test]
-fn a_one_shot_worker_that_fails_leaves_its_task_to_others() {
+fn a_failing_one_shot_worker_leaves_its_task_to_others() {
     let world = World::new();
     let serving = world
         .raddle([
@@ -283,7 +283,7 @@ fn a_one_shot_worker_that_fails_leaves_its_task_to_others() {
 }
 
 #[test]
-fn a_worker_leaves_when_nothing_is_waiting() {
+fn a_worker_exits_when_no_task_waits() {
     let world = World::new();
     let tids = world.submit(&["--array", "1-20", "--", "true"]);
     let ran = world
@@ -297,7 +297,7 @@ fn a_worker_leaves_when_nothing_is_waiting() {
 }
 
 #[test]
-fn a_worker_finishes_what_it_runs_and_gives_it_back_when_asked_twice() {
+fn a_worker_finishes_its_task_or_releases_it_after_a_second_signal() {
     let world = World::new();
     let script = "echo x >> begun; while ! test -e go; do sleep 0.02; done";
     let tid = world.submit(&["--", "sh", "-c", script]);
@@ -320,7 +320,7 @@ fn a_worker_finishes_what_it_runs_and_gives_it_back_when_asked_twice() {
 }
 
 #[test]
-fn all_workers_are_stopped_or_killed() {
+fn stops_or_kills_all_workers() {
     let world = World::new();
     world.worker(&[]);
     world.worker(&[]);
@@ -407,7 +407,7 @@ fn a_resident_worker_starts_one_process_for_each_task_below_one_runner() {
 }
 
 #[test]
-fn a_killed_workers_task_is_finished_by_another() {
+fn another_worker_finishes_the_task_of_a_killed_one() {
     let world = World::new();
     let first = world.raddle(["worker", "start", "--json"]).ok().json();
     let script = "echo x >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
@@ -439,7 +439,7 @@ fn a_killed_workers_task_is_finished_by_another() {
 }
 
 #[test]
-fn a_worker_that_cannot_start_says_why() {
+fn names_the_reason_why_a_worker_cannot_start() {
     let world = World::new();
     let path = world.file(
         "not.db",
@@ -458,7 +458,7 @@ fn a_worker_that_cannot_start_says_why() {
 }
 
 #[test]
-fn a_worker_that_stood_still_past_its_lease_finishes_nothing_twice() {
+fn a_worker_that_was_stalled_past_its_lease_finishes_no_task_twice() {
     let world = World::new();
     let first = world.raddle(["worker", "start", "--json"]).ok().json();
     let pid = first["pid"].as_i64().unwrap() as i32;
@@ -486,7 +486,7 @@ fn a_worker_that_stood_still_past_its_lease_finishes_nothing_twice() {
 
 /// For longer than a lease: first while a worker comes, then while it works.
 #[test]
-fn who_holds_the_database_takes_no_task_from_a_worker() {
+fn a_locked_database_does_not_cost_a_worker_its_tasks() {
     let world = World::new();
     let hold = |time: Duration| {
         let bell = File::options()

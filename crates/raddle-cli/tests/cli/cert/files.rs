@@ -28,7 +28,7 @@ fn content(directory: &Path) -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn a_set_takes_one_command_each() {
+fn creates_a_ca_and_certificates_with_one_command_each() {
     let world = World::new();
     let ran = world
         .raddle(["cert", "ca", "--out", "certs"])
@@ -70,7 +70,7 @@ fn a_set_takes_one_command_each() {
 }
 
 #[test]
-fn what_is_there_is_replaced_only_by_force() {
+fn replaces_files_only_with_force() {
     let world = world_with_ca();
     issue(&world, &["a.internal"]);
     let before = content(&world.path().join("certs"));
@@ -103,7 +103,7 @@ fn what_is_there_is_replaced_only_by_force() {
 }
 
 #[test]
-fn a_ca_has_to_be_one() {
+fn refuses_a_directory_without_a_valid_ca() {
     let world = World::new();
     world
         .raddle(["cert", "issue", "a", "--ca", "certs"])
@@ -134,7 +134,7 @@ fn a_ca_has_to_be_one() {
 }
 
 #[test]
-fn names_are_checked_before_anything_is_written() {
+fn checks_names_before_writing_files() {
     let world = world_with_ca();
     for (names, words) in [
         (&["spiffe://a/x", "spiffe://b/x"][..], "one SPIFFE id"),
@@ -150,7 +150,7 @@ fn names_are_checked_before_anything_is_written() {
 }
 
 #[test]
-fn a_certificate_ends_with_its_ca() {
+fn a_certificate_expires_no_later_than_its_ca() {
     let world = World::new();
     world
         .raddle(["cert", "ca", "--out", "certs", "--days", "2"])
@@ -167,7 +167,7 @@ fn a_certificate_ends_with_its_ca() {
 }
 
 #[test]
-fn what_was_made_is_told_as_json() {
+fn prints_created_files_as_json() {
     let world = World::new();
     let ca = world
         .raddle(["cert", "ca", "--out", "certs", "--json"])
@@ -190,7 +190,7 @@ fn what_was_made_is_told_as_json() {
 
 /// What others make is taken, too, and others take what is made here.
 #[test]
-fn openssl_agrees() {
+fn openssl_verifies_issued_certificates() {
     let world = world_with_ca();
     issue(&world, &["a.internal", "10.0.0.7", "spiffe://prod/a"]);
     world

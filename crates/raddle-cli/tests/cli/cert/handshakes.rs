@@ -106,7 +106,7 @@ impl Met {
 }
 
 #[test]
-fn what_was_issued_is_good_for_both_ends() {
+fn issued_certificates_work_for_workers_and_callers() {
     let world = world_with_ca();
     let worker = credentials(&world, &issue(&world, &["127.0.0.1", "worker.internal"]));
     let caller = credentials(&world, &issue(&world, &["spiffe://prod/web"]));
@@ -120,7 +120,7 @@ fn what_was_issued_is_good_for_both_ends() {
 }
 
 #[test]
-fn no_certificate_is_no_way_in() {
+fn refuses_callers_without_a_certificate() {
     let world = world_with_ca();
     let worker = credentials(&world, &issue(&world, &["127.0.0.1"]));
     let ca = PemSource::file(world.path().join("certs/ca-cert.pem"));
@@ -132,7 +132,7 @@ fn no_certificate_is_no_way_in() {
 }
 
 #[test]
-fn the_certificate_of_another_ca_is_refused() {
+fn refuses_certificates_of_another_ca() {
     let (world, other) = (world_with_ca(), world_with_ca());
     let worker = credentials(&world, &issue(&world, &["127.0.0.1"]));
     let foreign = credentials(&world, &issue(&other, &["spiffe://prod/web"]));
@@ -148,7 +148,7 @@ fn the_certificate_of_another_ca_is_refused() {
 }
 
 #[test]
-fn what_has_expired_is_refused() {
+fn refuses_expired_certificates() {
     let world = world_with_ca();
     let worker = credentials(&world, &issue(&world, &["127.0.0.1"]));
     // The CA began an hour ago, and this ended half an hour ago.
@@ -184,7 +184,7 @@ fn what_has_expired_is_refused() {
 }
 
 #[test]
-fn a_worker_of_another_name_is_refused() {
+fn refuses_a_worker_with_another_name() {
     let world = world_with_ca();
     let worker = credentials(&world, &issue(&world, &["worker.internal", "127.0.0.2"]));
     let files = issue(&world, &["spiffe://prod/web"]);
@@ -206,7 +206,7 @@ fn a_worker_of_another_name_is_refused() {
 }
 
 #[test]
-fn what_vouches_for_itself_is_refused() {
+fn refuses_self_signed_certificates() {
     let world = world_with_ca();
     let worker = credentials(&world, &issue(&world, &["127.0.0.1"]));
     let make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=web.internal";
@@ -228,7 +228,7 @@ fn what_vouches_for_itself_is_refused() {
 
 /// Others speak the same TLS.
 #[test]
-fn openssl_is_a_caller_like_any_other() {
+fn accepts_openssl_as_a_caller() {
     let world = world_with_ca();
     let worker = credentials(&world, &issue(&world, &["127.0.0.1"]));
     issue(&world, &["spiffe://prod/web"]);

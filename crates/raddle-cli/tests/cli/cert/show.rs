@@ -23,7 +23,7 @@ fn tame(text: &str) -> String {
 }
 
 #[test]
-fn certificates_are_shown_for_people() {
+fn shows_certificates_as_text() {
     let world = world_with_ca();
     let (certificate, _) = issue(
         &world,
@@ -36,7 +36,7 @@ fn certificates_are_shown_for_people() {
 }
 
 #[test]
-fn certificates_are_shown_for_scripts() {
+fn shows_certificates_as_json() {
     let world = world_with_ca();
     let (certificate, _) = issue(&world, &["worker.internal", "::1"]);
     let mut shown = world
@@ -60,7 +60,7 @@ fn certificates_are_shown_for_scripts() {
 }
 
 #[test]
-fn keys_are_never_shown() {
+fn never_shows_keys() {
     let world = world_with_ca();
     let (certificate, key) = issue(&world, &["a.internal"]);
     let secret = fs::read_to_string(&key).unwrap();
@@ -90,7 +90,7 @@ fn keys_are_never_shown() {
 }
 
 #[test]
-fn what_is_no_certificate_is_said_to_be_none() {
+fn refuses_files_without_certificates() {
     let world = world_with_ca();
     world.file("empty.pem", "");
     world.file(

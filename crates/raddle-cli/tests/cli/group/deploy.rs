@@ -13,7 +13,7 @@ const NOTIFYING: [(&str, &str); 2] = [
 
 /// The test is what systemd would be: it runs the command of the unit, listens, and sends the signal to the main process alone.
 #[test]
-fn units_are_ready_alive_and_stop_as_systemd_is_to_hear() {
+fn notifies_systemd_of_ready_watchdog_and_stopping() {
     for (name, says) in NOTIFYING {
         let world = World::new();
         let file = world.file("groups.toml", TWO_OF_ONE).display().to_string();
@@ -71,7 +71,7 @@ fn deployed(name: &str) -> String {
 }
 
 #[test]
-fn units_are_understood_by_systemd() {
+fn systemd_accepts_the_units() {
     let world = World::new();
     for name in [
         "raddle-groups.service",
@@ -94,7 +94,7 @@ fn units_are_understood_by_systemd() {
 }
 
 #[test]
-fn the_doctor_compares_how_long_a_stop_may_take() {
+fn doctor_compares_stop_timeouts_of_service_managers() {
     let world = World::new();
     world.file("raddle.toml", deployed("compose/mail.toml"));
     world.file("compose.yaml", deployed("compose/compose.yaml"));
@@ -164,7 +164,7 @@ fn the_doctor_compares_how_long_a_stop_may_take() {
 
 #[cfg(feature = "docker")]
 #[test]
-fn the_composition_is_started_and_stopped() {
+fn starts_and_stops_the_compose_file() {
     use crate::containers::{docker, image_with};
 
     let compose = |world: &World, image: &str, args: &[&str]| {

@@ -58,7 +58,7 @@ fn runner(world: &World, title: &str) -> (i64, i64) {
 }
 
 #[test]
-fn a_process_that_somebody_has_stopped_is_replaced() {
+fn replaces_a_stopped_process() {
     let world = World::new();
     let manager = up(&world, FILE);
     let pid = *pids(&world, "a").first().unwrap();
@@ -79,7 +79,7 @@ fn a_process_that_somebody_has_stopped_is_replaced() {
 }
 
 #[test]
-fn a_process_that_is_let_go_on_stays() {
+fn keeps_a_process_that_is_continued_in_time() {
     let world = World::new();
     let manager = up(
         &world,
@@ -99,7 +99,7 @@ fn a_process_that_is_let_go_on_stays() {
 }
 
 #[test]
-fn a_process_whose_loop_is_blocked_is_replaced() {
+fn replaces_a_process_whose_event_loop_is_blocked() {
     let world = World::new();
     let manager = up(&world, FILE);
     let pid = *pids(&world, "a").first().unwrap();
@@ -132,7 +132,7 @@ fn a_process_whose_loop_is_blocked_is_replaced() {
 }
 
 #[test]
-fn a_task_that_takes_too_long_is_ended_and_its_process_stays() {
+fn stops_a_task_after_its_timeout_and_keeps_its_process() {
     let world = World::new();
     let manager = up(&world, FILE);
     let before = pids(&world, "a");
@@ -186,7 +186,7 @@ fn a_task_that_takes_too_long_has_shutdown_timeout_to_clean_up() {
 }
 
 #[test]
-fn a_process_whose_runner_hangs_is_replaced() {
+fn replaces_a_process_whose_runner_hangs() {
     let world = World::new();
     let manager = up(&world, FILE);
     let tid = world.submit(&["--queue", "a", "--", "sleep", "1000"]);
@@ -210,7 +210,7 @@ fn a_process_whose_runner_hangs_is_replaced() {
 }
 
 #[test]
-fn what_hung_is_dead_before_it_is_tried_again() {
+fn kills_a_hanging_attempt_before_its_retry() {
     let world = World::new();
     let command = "if test $RADDLE_ATTEMPT = 1; then echo $$ > first; exec sleep 1000; fi; \
                    (cut -d\" \" -f3 /proc/$(cat first)/stat || echo gone) > second 2> /dev/null";
@@ -232,7 +232,7 @@ fn what_hung_is_dead_before_it_is_tried_again() {
 }
 
 #[test]
-fn a_process_whose_runner_hangs_before_it_has_begun_is_replaced() {
+fn replaces_a_process_whose_runner_hangs_before_its_start() {
     let world = World::new();
     let manager = up(&world, &FILE.replace("replicas = 2", "replicas = 1"));
     let first = world.submit(&["--queue", "a", "--", "sh", "-c", "echo $PPID > runner"]);
@@ -261,7 +261,7 @@ fn a_process_whose_runner_hangs_before_it_has_begun_is_replaced() {
 }
 
 #[test]
-fn a_process_whose_runner_hangs_after_a_pause_is_replaced() {
+fn replaces_a_process_whose_runner_hangs_after_a_pause() {
     let world = World::new();
     let manager = up(&world, &patient());
     let tid = world.submit(&["--queue", "a", "--", "sleep", "1000"]);
@@ -283,7 +283,7 @@ fn a_process_whose_runner_hangs_after_a_pause_is_replaced() {
 }
 
 #[test]
-fn what_a_process_hung_on_is_handled_as_its_worker_says() {
+fn on_error_of_the_worker_applies_to_hung_events() {
     let world = World::new();
     let worker = |slug: &str, rest: &str| {
         format!(

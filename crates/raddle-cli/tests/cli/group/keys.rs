@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_place_of_one_that_has_ended_is_filled_as_restart_says() {
+fn replaces_exited_processes_by_the_restart_policy() {
     let world = World::new();
     let file = |slug: &str, restart: &str| {
         format!(
@@ -41,7 +41,7 @@ fn the_place_of_one_that_has_ended_is_filled_as_restart_says() {
 }
 
 #[test]
-fn what_a_file_says_of_tasks_reaches_them() {
+fn task_settings_of_the_file_apply_to_tasks() {
     let world = World::new();
     let directory = world.path().join("shop");
     fs::create_dir(&directory).unwrap();

@@ -19,7 +19,7 @@ fn busy(world: &World, file: &str) -> (Started, String) {
 }
 
 #[test]
-fn what_runs_may_end_first() {
+fn a_stop_waits_for_running_tasks() {
     let world = World::new();
     let (manager, tid) = busy(
         &world,
@@ -31,7 +31,7 @@ fn what_runs_may_end_first() {
 }
 
 #[test]
-fn what_does_not_end_in_time_is_cancelled_and_goes_back() {
+fn a_second_request_cancels_and_requeues_the_task() {
     let world = World::new();
     // It cleans up when it is told to.
     let command = "trap 'touch cleaned; exit 1' TERM; touch begun; while :; do sleep 0.05; done";
@@ -100,7 +100,7 @@ fn pending_signals(pid: i64) -> Vec<i32> {
 }
 
 #[test]
-fn what_ignores_everything_is_killed_with_all_that_it_has_started() {
+fn kills_a_command_that_ignores_sigterm_with_its_children() {
     let world = World::new();
     let command = "trap '' TERM; (trap '' TERM; setsid sleep 1000) & touch begun; while :; do sleep 0.05; done";
     let (manager, tid) = busy(&world, &file(command, "600s", "1s"));
@@ -133,7 +133,7 @@ fn what_ignores_everything_is_killed_with_all_that_it_has_started() {
 }
 
 #[test]
-fn a_third_word_kills_at_once() {
+fn a_third_request_kills_at_once() {
     let world = World::new();
     let command = "trap '' TERM; touch begun; while :; do sleep 0.05; done";
     let (manager, tid) = busy(&world, &file(command, "600s", "600s"));
@@ -162,7 +162,7 @@ fn a_third_word_kills_at_once() {
 }
 
 #[test]
-fn processes_whose_manager_is_killed_finish_and_leave() {
+fn processes_of_a_killed_manager_finish_their_tasks_and_exit() {
     let world = World::new();
     let (manager, tid) = busy(
         &world,
@@ -186,7 +186,7 @@ fn processes_whose_manager_is_killed_finish_and_leave() {
 }
 
 #[test]
-fn a_process_that_is_stopped_when_its_manager_is_killed_finishes_and_leaves() {
+fn a_stopped_process_of_a_killed_manager_finishes_its_task_and_exits() {
     let world = World::new();
     let command = "touch begun; while ! test -e go; do sleep 0.02; done; touch ended";
     let (manager, tid) = busy(&world, &file(command, "30s", "5s"));
@@ -205,7 +205,7 @@ fn a_process_that_is_stopped_when_its_manager_is_killed_finishes_and_leaves() {
 }
 
 #[test]
-fn a_manager_is_a_task_that_heeds_words() {
+fn a_manager_takes_control_commands() {
     let world = World::new();
     let manager = up(&world, TWO_OF_ONE);
     let tid = manager.stdout().trim().to_owned();
@@ -240,7 +240,7 @@ fn statuses(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_pause_of_a_manager_holds_for_those_who_come_later() {
+fn a_pause_of_a_manager_applies_to_later_processes() {
     let world = World::new();
     let manager = up(&world, TWO_OF_ONE);
     let tid = manager.stdout().trim().to_owned();

@@ -27,7 +27,7 @@ fn redis(world: &World, command: &str) -> String {
 }
 
 #[test]
-fn entries_that_are_added_to_a_stream_are_events_once_each() {
+fn each_stream_entry_is_one_event() {
     let (world, server) = on_redis();
     // What is there before Raddle, some of it read by a consumer that is gone.
     redis(&world, "XADD orders '*' order 1 item loom");
@@ -98,7 +98,7 @@ fn entries_that_are_added_to_a_stream_are_events_once_each() {
 }
 
 #[test]
-fn a_stream_is_refused_where_the_broker_has_none() {
+fn refuses_streams_without_redis() {
     let world = World::new();
     world.file("raddle.toml", FILE);
     let refused = world

@@ -23,7 +23,7 @@ fn waits(manager: &Started) -> bool {
 }
 
 #[test]
-fn a_manager_goes_to_the_background_and_down_stops_it() {
+fn down_stops_a_manager_in_the_background() {
     let world = World::new();
     world.file("raddle.toml", TWO_OF_ONE);
     let tid = world.raddle(["up", "-d"]).ok().text().trim().to_owned();
@@ -62,12 +62,12 @@ fn a_manager_goes_to_the_background_and_down_stops_it() {
 }
 
 #[test]
-fn a_second_manager_of_a_file_waits_and_takes_over() {
+fn a_second_manager_of_a_file_stands_by_and_takes_over() {
     takes_over(&World::new());
 }
 
 #[test]
-fn a_second_manager_of_a_file_waits_and_takes_over_on_redis() {
+fn a_second_manager_of_a_file_stands_by_and_takes_over_on_redis() {
     let (world, server) = on_redis();
     takes_over(&world);
     end(server);
@@ -148,7 +148,7 @@ fn a_manager_of_groups_shows_metrics() {
 }
 
 #[test]
-fn what_nothing_happens_for_is_said_after_a_while() {
+fn explains_a_start_that_takes_long() {
     let world = World::new();
     let file = "[process.mail]\nstartup = ['sh', '-c', 'until test -e go; do sleep 0.05; done']\n\
                 [[process.mail.worker]]\nslug = 'mail'\nexecution_timeout = '20s'\n\

@@ -40,18 +40,18 @@ fn replaced_again_and_again(bound: &str, why: &str) {
 }
 
 #[test]
-fn processes_are_recycled_by_age() {
+fn recycles_processes_by_age() {
     replaced_again_and_again("max_age = '1s'", "it has reached its maximum age");
 }
 
 #[test]
-fn processes_are_recycled_by_memory() {
+fn recycles_processes_by_memory() {
     // No process of this program fits into so little.
     replaced_again_and_again("max_rss_mb = 8", "it has reached its memory limit");
 }
 
 #[test]
-fn a_handler_has_a_message_as_its_arguments() {
+fn a_handler_gets_the_message_as_its_arguments() {
     let world = World::new();
     world.file("count.sh", "read task; echo \"{\\\"result\\\": $task}\"");
     world.file(
@@ -87,7 +87,7 @@ fn a_handler_has_a_message_as_its_arguments() {
 }
 
 #[test]
-fn a_process_gives_up_on_its_server_when_it_was_told_to() {
+fn a_process_gives_up_on_its_server_after_give_up_after() {
     let (world, server) = on_redis();
     let patience = |slug: &str, reconnect: &str| {
         format!("[process.{slug}]\n{reconnect}\n[[process.{slug}.worker]]\nslug = '{slug}'\n")
@@ -141,7 +141,7 @@ fn are_back(world: &World, before: &BTreeSet<i32>) {
 
 /// Its processes have given up again and again, and the next pause between two of them would be longer than this takes.
 #[test]
-fn processes_are_back_soon_after_a_server_that_was_down() {
+fn processes_recover_soon_after_the_server_was_down() {
     let (world, server) = on_redis();
     let url = world
         .read("raddle.toml")
@@ -163,7 +163,7 @@ fn processes_are_back_soon_after_a_server_that_was_down() {
 
 /// For longer than the manager waits for an answer. Its lease is lost by then, and those of its processes.
 #[test]
-fn processes_are_back_soon_after_a_server_that_did_not_answer() {
+fn processes_recover_soon_after_the_server_was_unresponsive() {
     let (world, server) = on_redis();
     let manager = up(&world, TWO);
     until("both wear their titles", || titled(&world, "a").len() == 2);
@@ -182,7 +182,7 @@ fn processes_are_back_soon_after_a_server_that_did_not_answer() {
 }
 
 #[test]
-fn a_process_that_is_dead_is_noticed_at_once() {
+fn notices_a_dead_process_at_once() {
     let world = World::new();
     let manager = up(
         &world,
@@ -205,7 +205,7 @@ fn a_process_that_is_dead_is_noticed_at_once() {
 }
 
 #[test]
-fn a_process_with_a_task_that_hangs_is_replaced_soon_after_its_limit() {
+fn replaces_a_process_with_a_hanging_task_soon_after_its_limit() {
     let world = World::new();
     // Its `execution_timeout`, and the time to clean up.
     let limit = Duration::from_secs(5);
@@ -250,7 +250,7 @@ fn a_process_with_a_task_that_hangs_is_replaced_soon_after_its_limit() {
 }
 
 #[test]
-fn ten_idle_processes_are_stopped_at_once() {
+fn stops_ten_idle_processes_at_once() {
     let world = World::new();
     let manager = up(
         &world,

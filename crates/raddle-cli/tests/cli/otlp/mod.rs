@@ -102,7 +102,7 @@ fn each_attempt_is_a_span_at_the_collector() {
 
 /// What the specification of OpenTelemetry names, in the environment of a worker.
 #[test]
-fn the_environment_of_opentelemetry_is_honoured_with_and_without_tls() {
+fn honours_opentelemetry_variables_with_and_without_tls() {
     let world = World::new();
     world.raddle(["cert", "ca", "--out", "certs"]).ok();
     let issued = world
@@ -157,7 +157,7 @@ fn the_environment_of_opentelemetry_is_honoured_with_and_without_tls() {
 }
 
 #[test]
-fn a_collector_whose_certificate_is_not_trusted_gets_nothing() {
+fn sends_nothing_to_an_untrusted_collector() {
     let world = World::new();
     world.raddle(["cert", "ca", "--out", "certs"]).ok();
     let issued = world
@@ -208,7 +208,7 @@ fn a_spawner_sends_the_spans_of_its_workers() {
 
 /// Neither one that is not there nor one that never answers holds anything up.
 #[test]
-fn a_bad_collector_costs_spans_and_nothing_else() {
+fn a_bad_collector_only_loses_spans() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let absent = TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -247,7 +247,7 @@ fn a_bad_collector_costs_spans_and_nothing_else() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_refused() {
+fn refuses_unusable_settings() {
     let world = World::new();
     for wrong in [
         "127.0.0.1:4318",

@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[test]
-fn looking_for_pools_needs_no_project_and_leaves_no_trace() {
+fn listing_pools_needs_no_project_and_creates_no_files() {
     let world = World::new();
     assert_eq!(
         world.raddle(["pool", "list"]).ok().lines(),
@@ -36,7 +36,7 @@ fn looking_for_pools_needs_no_project_and_leaves_no_trace() {
 }
 
 #[test]
-fn pools_are_listed_with_what_their_workers_can_do() {
+fn lists_pools_with_the_tags_of_their_workers() {
     let mut pools = Pools::new();
     pools.worker("render", &["gpu", "big"]);
     pools.worker("render", &["gpu"]);
@@ -61,7 +61,7 @@ fn pools_are_listed_with_what_their_workers_can_do() {
 }
 
 #[test]
-fn workers_are_asked_what_they_do() {
+fn shows_the_calls_of_workers() {
     let mut pools = Pools::new();
     let first = pools.worker("render", &["gpu"]);
     let second = pools.worker("render", &[]);
@@ -109,7 +109,7 @@ fn workers_are_asked_what_they_do() {
 }
 
 #[test]
-fn a_worker_that_does_not_answer_is_shown_as_such() {
+fn lists_workers_that_do_not_answer() {
     let mut pools = Pools::new();
     let worker = pools.worker("render", &[]);
     pools.signal(0, libc::SIGSTOP);
@@ -140,7 +140,7 @@ fn a_worker_that_does_not_answer_is_shown_as_such() {
 }
 
 #[test]
-fn what_a_worker_says_is_shown_and_moves_no_cursor() {
+fn escapes_control_characters_in_worker_metadata() {
     let pools = Pools::new();
     let fake = Fake::start(&pools);
     pools.publish("strange", &fake.metadata);
@@ -182,7 +182,7 @@ fn what_a_worker_says_is_shown_and_moves_no_cursor() {
 }
 
 #[test]
-fn who_answers_must_be_who_was_published() {
+fn refuses_a_worker_with_another_uid() {
     let pools = Pools::new();
     let fake = Fake::start(&pools);
     pools.publish(
@@ -207,7 +207,7 @@ fn who_answers_must_be_who_was_published() {
 }
 
 #[test]
-fn what_is_no_pool_is_passed_over() {
+fn ignores_directories_that_are_no_pools() {
     let mut pools = Pools::new();
     let worker = pools.worker("render", &[]);
     let entry = pools
@@ -243,7 +243,7 @@ fn what_is_no_pool_is_passed_over() {
 }
 
 #[test]
-fn what_is_not_there_is_said_with_what_is() {
+fn an_unknown_pool_is_an_error_that_lists_the_known_ones() {
     let mut pools = Pools::new();
     let uid = WorkerUid::new().to_string();
     for args in [
@@ -284,7 +284,7 @@ fn what_is_not_there_is_said_with_what_is() {
 }
 
 #[test]
-fn pools_stand_beside_tasks_in_the_tree() {
+fn the_tree_shows_pools_after_tasks() {
     let mut pools = Pools::new();
     let tid = pools.world.submit(&["--name", "later", "--", "true"]);
     let worker = pools.worker("render", &[]);

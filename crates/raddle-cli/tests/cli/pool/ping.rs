@@ -3,7 +3,7 @@
 use super::Pools;
 
 #[test]
-fn each_worker_of_a_pool_is_asked_each_time() {
+fn pings_every_worker_of_a_pool() {
     let mut pools = Pools::new();
     let workers = [pools.worker("render", &[]), pools.worker("render", &[])];
     pools.worker("mail", &[]);
@@ -46,7 +46,7 @@ fn each_worker_of_a_pool_is_asked_each_time() {
 }
 
 #[test]
-fn a_worker_is_named_by_its_uid_or_its_address() {
+fn takes_a_uid_or_an_address_of_a_worker() {
     let mut pools = Pools::new();
     let worker = pools.worker("render", &[]);
     pools.worker("render", &[]);
@@ -84,7 +84,7 @@ fn a_worker_is_named_by_its_uid_or_its_address() {
 }
 
 #[test]
-fn who_does_not_answer_makes_it_fail() {
+fn ping_fails_if_a_worker_does_not_answer() {
     let mut pools = Pools::new();
     let well = pools.worker("render", &[]);
     let stuck = pools.worker("render", &[]);

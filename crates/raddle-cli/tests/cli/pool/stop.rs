@@ -7,7 +7,7 @@ use super::{
 use crate::world::until;
 
 #[test]
-fn all_workers_of_a_pool_are_stopped_and_no_others() {
+fn stops_all_workers_of_one_pool() {
     let mut pools = Pools::new();
     let workers = [pools.worker("render", &[]), pools.worker("render", &[])];
     let other = pools.worker("mail", &[]);
@@ -33,7 +33,7 @@ fn all_workers_of_a_pool_are_stopped_and_no_others() {
 }
 
 #[test]
-fn one_worker_is_stopped_by_its_uid() {
+fn stops_one_worker_by_its_uid() {
     let mut pools = Pools::new();
     let uid = pools.worker("render", &[]).uid.to_string();
     pools.worker("render", &[]);
@@ -56,7 +56,7 @@ fn one_worker_is_stopped_by_its_uid() {
 }
 
 #[test]
-fn what_becomes_of_calls_is_passed_on_and_said() {
+fn waits_for_calls_and_reports_their_outcome() {
     let pools = Pools::new();
     let fake = Fake::start(&pools);
     for (timeout, sent) in [
@@ -97,7 +97,7 @@ fn what_becomes_of_calls_is_passed_on_and_said() {
 }
 
 #[test]
-fn a_worker_that_stays_is_named_with_what_can_be_done() {
+fn names_a_worker_that_does_not_exit_and_how_to_kill_it() {
     let mut pools = Pools::new();
     let fake = Fake::start(&pools);
     pools.publish("strange", &fake.metadata);
@@ -136,7 +136,7 @@ fn a_worker_that_stays_is_named_with_what_can_be_done() {
 }
 
 #[test]
-fn a_worker_that_is_killed_meanwhile_is_gone() {
+fn a_worker_that_is_killed_meanwhile_counts_as_stopped() {
     let pools = Pools::new();
     let fake = Fake::start(&pools);
     fake.leaves(&pools, "strange");
@@ -159,7 +159,7 @@ fn a_worker_that_is_killed_meanwhile_is_gone() {
 }
 
 #[test]
-fn a_worker_that_does_not_do_as_told_is_no_success() {
+fn reports_a_worker_that_refuses_to_stop() {
     let pools = Pools::new();
     let fake = Fake::start(&pools);
     pools.publish("strange", &fake.metadata);
