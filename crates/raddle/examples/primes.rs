@@ -13,7 +13,11 @@ use raddle::{CallError, WorkerPool};
 /// A plain `fn` may block: each call has a thread of a worker for itself.
 #[raddle::routine]
 fn count_primes(below: u64) -> (u64, u32) {
-    let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
+    let is_prime = |n: &u64| {
+        (2..)
+            .take_while(|d| d * d <= *n)
+            .all(|d| !n.is_multiple_of(d))
+    };
     let primes = (2..below).filter(is_prime).count();
     (primes as u64, std::process::id())
 }
