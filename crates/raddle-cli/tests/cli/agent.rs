@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use crate::world::{World, until};
+use crate::world::{World, wait_until};
 
 /// A world with a worker that serves at `agent.sock`, and the URL of that.
 fn served(args: &[&str]) -> (World, String) {
@@ -23,7 +23,7 @@ fn serves_the_broker_at_a_socket_until_the_worker_exits() {
     let through = |args: &[&str]| world.raddle([&["--queue-url", &url], args].concat());
     let ran = through(&["run", "--", "sh", "-c", "echo out; echo err >&2; exit 3"])
         .code(3)
-        .says("err");
+        .stderr_contains("err");
     assert_eq!(ran.text(), "out\n");
     let tid = through(&["submit", "--", "echo", "hello"])
         .ok()
@@ -37,13 +37,13 @@ fn serves_the_broker_at_a_socket_until_the_worker_exits() {
     assert_eq!(through(&["tid", &tid[9..]]).ok().text().trim(), tid);
     through(&["task", "status", "1700000000000000000"])
         .code(2)
-        .says("no task");
+        .stderr_contains("no task");
     through(&["worker", "stop", "--all"]).ok();
-    until("the socket is gone", || !socket.exists());
+    wait_until("the socket is gone", || !socket.exists());
     through(&["status"])
         .code(125)
-        .says("no process serves there")
-        .says("--serve");
+        .stderr_contains("no process serves there")
+        .stderr_contains("--serve");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn another_worker_works_through_the_socket() {
             &url,
         ])
         .ok();
-    ran.says("ran 50 tasks");
+    ran.stderr_contains("ran 50 tasks");
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     assert_eq!(world.read("ran").lines().count(), 50);
     // And a run is its own worker.
@@ -183,8 +183,8 @@ fn a_worker_falls_back_to_the_engine_when_the_agent_exits() {
     let worker = world.start(["worker", "start", "--no-detach", "--queue-url", &url]);
     let script = "echo begun >> ran; while ! test -e go; do sleep 0.02; done; echo ended >> ran";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("it runs", || world.path().join("ran").exists());
-    world.until_state(&tid, "running");
+    wait_until("it runs", || world.path().join("ran").exists());
+    world.wait_for_state(&tid, "running");
     crate::world::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     world.worker(&["--serve", "agent.sock", "--queues", "none"]);
     world.file("go", "");
@@ -219,15 +219,15 @@ fn stops_a_worker_whose_agent_is_gone() {
         "-c",
         "echo ran >> ran; while ! test -e go; do sleep 0.02; done",
     ]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     crate::world::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     world.file("go", "");
-    until("it has a result", || {
+    wait_until("it has a result", || {
         worker.stderr().contains("results cannot be written yet")
     });
     for times in 1..=3 {
         worker.signal(libc::SIGTERM);
-        until("it has heard", || {
+        wait_until("it has heard", || {
             worker.stderr().matches("stopping:").count() == times
         });
     }
@@ -254,7 +254,7 @@ fn serves_a_broker_in_memory() {
         "--serve",
         "agent.sock",
     ]);
-    until("it serves", || !worker.stdout().is_empty());
+    wait_until("it serves", || !worker.stdout().is_empty());
     let ran = world
         .bash("export QUEUE_URL=unix:agent.sock; raddle submit -- echo kept | xargs raddle wait; raddle status --json")
         .ok();
@@ -270,33 +270,33 @@ fn refuses_a_socket_path_before_anything_starts() {
     world
         .raddle(["worker", "start", "--no-detach", "--serve", "agent.sock"])
         .code(2)
-        .says("another process serves there");
+        .stderr_contains("another process serves there");
     world.file("taken", "precious");
     world
         .raddle(["worker", "start", "--no-detach", "--serve", "taken"])
         .code(2)
-        .says("not a socket");
+        .stderr_contains("not a socket");
     world
         .raddle(["worker", "start", "--serve", "taken"])
         .code(2)
-        .says("not a socket");
+        .stderr_contains("not a socket");
     world
         .raddle(["worker", "start", "--no-detach", "--serve", "no/directory"])
         .code(2)
-        .says("create it first");
+        .stderr_contains("create it first");
     let long = "x".repeat(120);
     world
         .raddle(["worker", "start", "--no-detach", "--serve", &long])
         .code(2)
-        .says("a socket's can have 107");
+        .stderr_contains("more than the 107 of a socket");
     world
         .raddle(["--queue-url", &format!("unix:{long}"), "status"])
         .code(125)
-        .says("107");
+        .stderr_contains("107");
     world
         .raddle(["--queue-url", "unix:", "status"])
         .code(2)
-        .says("unix:PATH");
+        .stderr_contains("unix:PATH");
     assert_eq!(world.workers().as_array().unwrap().len(), 1);
     assert_eq!(world.read("taken"), "precious");
 }

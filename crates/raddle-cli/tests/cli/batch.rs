@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::world::{World, until};
+use crate::world::{World, wait_until};
 
 /// The name of the batch that a submission says.
 fn named(stderr: &str) -> String {
@@ -46,7 +46,7 @@ fn a_batch_is_counted_waited_for_and_retried() {
     world
         .raddle(["batch", "wait", "--timeout", "300ms", &name])
         .code(124)
-        .says("has 5 tasks unfinished");
+        .stderr_contains("has 5 tasks unfinished");
     world.worker(&[]);
     let ran = world.raddle(["batch", "wait", &name]).code(1);
     assert_eq!(ran.text(), format!("{name} 4 completed, 1 failed\n"));
@@ -72,7 +72,7 @@ fn a_batch_is_counted_waited_for_and_retried() {
     world
         .raddle(["batch", "retry-failed", &name])
         .ok()
-        .says("no task of batch");
+        .stderr_contains("no task of batch");
 
     let list = world.raddle(["batch", "list", "--json"]).ok().json();
     let names: Vec<&str> = list
@@ -89,7 +89,7 @@ fn a_batch_is_counted_waited_for_and_retried() {
     world
         .raddle(["batch", "status", "absent"])
         .code(2)
-        .says("there is no batch 'absent'");
+        .stderr_contains("there is no batch 'absent'");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_named_batch_grows_with_each_submit() {
     world
         .raddle(["submit", "--batch", "a b", "--", "true"])
         .code(2)
-        .says("'batch'");
+        .stderr_contains("'batch'");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn cancels_all_tasks_of_a_batch() {
     let world = World::new();
     world.worker(&["--concurrency", "1"]);
     world.submit(&["--batch", "b", "--array", "1-50", "--", "sleep", "600"]);
-    until("one runs", || {
+    wait_until("one runs", || {
         world.raddle(["batch", "status", "--json", "b"]).ok().json()["states"]["running"] == 1
     });
     let waiting = world.start(["wait", "--batch", "b"]);
@@ -182,14 +182,14 @@ fn commands_take_filters_ids_from_standard_input_and_last() {
     world
         .raddle(["task", "stop"])
         .code(2)
-        .says("no task is selected");
+        .stderr_contains("no task is selected");
     world
         .raddle(["task", "stop", "--name", "x", &other])
         .code(2);
     world
         .raddle_with_input(&["task", "stop", "-"], b"not an id\n")
         .code(2)
-        .says("line 1 of standard input");
+        .stderr_contains("line 1 of standard input");
 
     world.worker(&[]);
     let all = [tids.as_str(), &other].join("\n");
@@ -233,7 +233,7 @@ fn deletes_records_of_finished_tasks() {
     world
         .raddle(["task", "delete", &waiting])
         .code(2)
-        .says("is created, and cannot be deleted");
+        .stderr_contains("is created, and cannot be deleted");
     let left = || {
         world
             .raddle(["task", "list", "--json"])
@@ -304,7 +304,7 @@ fn run_each_line_runs_tasks_in_this_process_some_at_a_time() {
             "out d d mine"
         ]
     );
-    let ran = ran.says("for 'c' is failed: exit code 1");
+    let ran = ran.stderr_contains("for 'c' is failed: exit code 1");
     assert_eq!(ran.stderr.matches("err\n").count(), 4);
     let status = world.raddle(["batch", "status", "--json"]).ok().json();
     assert_eq!(
@@ -333,7 +333,7 @@ fn run_each_line_runs_tasks_in_this_process_some_at_a_time() {
     world
         .raddle(["run", "--array", "1-2", "--requires", "gpu", "--", "true"])
         .code(2)
-        .says("raddle batch wait");
+        .stderr_contains("raddle batch wait");
     world.raddle(["run", "--jobs", "2", "--", "true"]).code(2);
 }
 
@@ -353,9 +353,12 @@ fn an_interrupt_stops_all_tasks_of_run_each_line() {
         "-c",
         "touch begun; sleep 600",
     ]);
-    until("one runs", || world.path().join("begun").exists());
+    wait_until("one runs", || world.path().join("begun").exists());
     started.signal(libc::SIGINT);
-    started.finish().code(130).says("stopping batch b");
+    started
+        .finish()
+        .code(130)
+        .stderr_contains("stopping batch b");
     let states = world.raddle(["batch", "status", "--json", "b"]).ok().json()["states"].clone();
     assert_eq!(states["cancelled"], 20, "{states}");
     assert!(world.workers().as_array().unwrap().is_empty());

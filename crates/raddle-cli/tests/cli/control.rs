@@ -1,6 +1,6 @@
 //! Words to tasks: stop, kill, pause, resume, ping, retry, recover.
 
-use crate::world::{World, until};
+use crate::world::{World, wait_until};
 
 fn state_after(world: &World, word: &str, tid: &str) -> String {
     let ran = world.raddle(["task", word, tid]).ok();
@@ -20,11 +20,11 @@ fn applies_commands_to_a_waiting_task_at_once() {
     world
         .raddle(["task", "stop", &tid])
         .code(2)
-        .says("is cancelled already");
+        .stderr_contains("is cancelled already");
     world
         .raddle(["task", "ping", "1000000000000000000"])
         .code(2)
-        .says("no task");
+        .stderr_contains("no task");
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_worker_replies_for_its_running_task() {
     let world = World::new();
     world.worker(&["--concurrency", "2"]);
     let tid = world.submit(&["--", "sleep", "600"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     assert_eq!(state_after(&world, "ping", &tid), "running");
     assert_eq!(state_after(&world, "pause", &tid), "paused");
     assert_eq!(state_after(&world, "resume", &tid), "running");
@@ -41,7 +41,7 @@ fn a_worker_replies_for_its_running_task() {
     let tids = world.submit(&["--array", "1-2", "--", "sleep", "600"]);
     let tids: Vec<&str> = tids.lines().collect();
     tids.iter()
-        .for_each(|tid| world.until_state(tid, "running"));
+        .for_each(|tid| world.wait_for_state(tid, "running"));
     let records = world
         .raddle(["task", "kill", "--json", tids[0], tids[1]])
         .ok()
@@ -64,7 +64,7 @@ fn pings_pauses_and_resumes_a_resident_worker() {
             .ok();
         let replies = format!("T{worker}.ctrl_out");
         let mut reply = serde_json::Value::Null;
-        until("it answers", || {
+        wait_until("it answers", || {
             let read = world.raddle(["queue", "read", "--all", &replies]).ok();
             let mut replies = read
                 .lines()
@@ -87,7 +87,7 @@ fn pings_pauses_and_resumes_a_resident_worker() {
     assert_eq!(state_after(&world, "pause", &worker), "paused");
     let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.02; done"]);
     let entry = || world.workers()[0].clone();
-    until("the registry says so", || entry()["status"] == "paused");
+    wait_until("the registry says so", || entry()["status"] == "paused");
     assert_eq!(
         (state_after(&world, "ping", &worker), status()),
         ("paused".into(), says("paused"))
@@ -95,7 +95,7 @@ fn pings_pauses_and_resumes_a_resident_worker() {
     assert_eq!(world.task(&tid)["state"], "created", "it takes nothing");
 
     assert_eq!(state_after(&world, "resume", &worker), "listening");
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     assert_eq!(
         (state_after(&world, "ping", &worker), status()),
         ("busy".into(), says("busy"))
@@ -114,7 +114,7 @@ fn commands_to_several_tasks_continue_after_a_failure() {
     let ran = world
         .raddle(["task", "stop", "1000000000000000000", &tid])
         .code(2)
-        .says("no task");
+        .stderr_contains("no task");
     assert_eq!(ran.text(), format!("{tid} cancelled\n"));
 }
 
@@ -140,7 +140,7 @@ fn retries_finished_tasks() {
     world
         .raddle(["task", "retry", &new])
         .code(2)
-        .says("only a finished task");
+        .stderr_contains("only a finished task");
     let records = world
         .raddle(["task", "retry", "--all-dead", "--json"])
         .ok()
@@ -152,7 +152,7 @@ fn retries_finished_tasks() {
     world
         .raddle(["task", "retry", "--all-dead"])
         .ok()
-        .says("no task is in the dead-letter queue");
+        .stderr_contains("no task is in the dead-letter queue");
 }
 
 #[test]
@@ -166,19 +166,19 @@ fn recovers_a_stuck_task() {
 
     let script = "echo x >> begun; test $RADDLE_ATTEMPT = 3 || sleep 600";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("the first attempt runs", || {
+    wait_until("the first attempt runs", || {
         world.path().join("begun").exists()
     });
     assert_eq!(action(&tid)["action"], "requeued");
     let attempts = || world.read("begun").lines().count();
-    until("the second attempt runs", || attempts() == 2);
+    wait_until("the second attempt runs", || attempts() == 2);
 
     crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
-    until("the worker counts as gone", || {
+    wait_until("the worker counts as gone", || {
         world.raddle(["worker", "list", "--json"]).json() == serde_json::json!([])
     });
     assert_eq!(action(&tid)["action"], "reclaimed");
-    world.until_state(&tid, "created");
+    world.wait_for_state(&tid, "created");
     assert_eq!(action(&tid)["action"], "none");
     world.raddle(["task", "pause", &tid]).ok();
     assert_eq!(action(&tid)["action"], "resumed");
@@ -207,8 +207,8 @@ fn recovers_a_completed_task_only_with_force() {
     world
         .raddle(["task", "recover", &completed])
         .code(2)
-        .says("is completed")
-        .says("--force");
+        .stderr_contains("is completed")
+        .stderr_contains("--force");
     assert_eq!(
         world
             .raddle(["task", "list", "--json"])
@@ -252,11 +252,11 @@ fn refuses_workers_where_tasks_are_expected() {
     );
     words(&["recover"])
         .code(2)
-        .says("is a worker, alive and active")
-        .says("raddle worker stop");
+        .stderr_contains("is a worker, alive and active")
+        .stderr_contains("raddle worker stop");
     words(&["retry"])
         .code(2)
-        .says("is a worker, alive and active");
+        .stderr_contains("is a worker, alive and active");
     world.raddle(["worker", "stop", &worker]).ok();
     let explained = words(&["explain"]).ok();
     assert!(
@@ -271,8 +271,8 @@ fn refuses_workers_where_tasks_are_expected() {
     );
     words(&["recover"])
         .code(2)
-        .says("is a worker that is gone")
-        .says("raddle worker start");
+        .stderr_contains("is a worker that is gone")
+        .stderr_contains("raddle worker start");
     let tid = world.raddle(["run", "--json", "--", "true"]).ok().json()["tid"]
         .as_str()
         .unwrap()
@@ -280,7 +280,7 @@ fn refuses_workers_where_tasks_are_expected() {
     world
         .raddle(["task", "retry", &tid, &worker])
         .code(2)
-        .says("is a worker that is gone");
+        .stderr_contains("is a worker that is gone");
     assert_eq!(
         world
             .raddle(["task", "list", "--json"])
@@ -322,12 +322,12 @@ fn a_pause_survives_its_worker() {
             "-c",
             "echo begun >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600",
         ]);
-        until("it runs", || world.path().join("begun").exists());
+        wait_until("it runs", || world.path().join("begun").exists());
         world.raddle(["task", "pause", &tid]).ok();
-        until("it is paused", || world.task(&tid)["paused"] == true);
+        wait_until("it is paused", || world.task(&tid)["paused"] == true);
         world.bash(kill).ok();
         world.worker(&[]);
-        until("it is taken back", || {
+        wait_until("it is taken back", || {
             world.task(&tid)["state"] == "created"
         });
         world.raddle(["run", "--", "true"]).ok();
@@ -351,9 +351,9 @@ fn a_stop_survives_the_worker_that_received_it() {
     world.file("pid", worker["pid"].to_string());
     let script = "trap 'echo told > told' TERM; echo begun >> begun; while :; do sleep 0.1; done";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("it runs", || world.path().join("begun").exists());
+    wait_until("it runs", || world.path().join("begun").exists());
     let stop = world.start(["task", "stop", &tid]);
-    until("it is told", || world.path().join("told").exists());
+    wait_until("it is told", || world.path().join("told").exists());
     world.bash("kill -9 $(cat pid)").ok();
     world.worker(&[]);
     assert!(stop.finish().ok().text().contains("cancelled"));
@@ -420,7 +420,7 @@ fn keeps_a_dead_letter_whose_key_is_taken() {
     let ran = world
         .raddle(["task", "retry", "--all-dead"])
         .code(2)
-        .says("has its unique key");
+        .stderr_contains("has its unique key");
     assert_eq!(ran.lines().len(), 1);
     let holder = ran.text().trim();
     assert!(ran.stderr.contains(holder), "{}", ran.stderr);

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use raddle_testnet::is_root;
 
-use crate::world::{Ran, World};
+use crate::world::{CommandOutput, World};
 
 /// Every command that opens the database leaves with 125, names it, and leaves it as it is.
 fn refused(world: &World, path: &Path, says: &str) {
@@ -18,7 +18,11 @@ fn refused(world: &World, path: &Path, says: &str) {
         &["worker", "start"],
     ];
     for command in commands {
-        let ran = world.raddle(command).code(125).says("raddle.db").says(says);
+        let ran = world
+            .raddle(command)
+            .code(125)
+            .stderr_contains("raddle.db")
+            .stderr_contains(says);
         assert!(ran.stdout.is_empty(), "{ran:?}");
         assert_eq!(ran.stderr.matches("raddle: ").count(), 1, "{ran:?}");
     }
@@ -111,8 +115,8 @@ fn does_not_touch_a_damaged_database() {
     let ran = world
         .raddle(["run", "--", "true"])
         .code(125)
-        .says("raddle.db")
-        .says("damaged");
+        .stderr_contains("raddle.db")
+        .stderr_contains("damaged");
     assert!(ran.stdout.is_empty());
     assert_eq!(fs::read(&path).unwrap(), bytes, "the file is as it was");
     world.raddle(["doctor"]).code(1);
@@ -125,7 +129,7 @@ fn names_a_directory_without_write_permission() {
     world
         .raddle(["run", "--queue-url", "sqlite:file/x.db", "--", "true"])
         .code(125)
-        .says("file");
+        .stderr_contains("file");
     world
         .raddle([
             "run",
@@ -135,15 +139,15 @@ fn names_a_directory_without_write_permission() {
             "true",
         ])
         .code(125)
-        .says("does not exist");
+        .stderr_contains("does not exist");
     fs::create_dir(world.path().join("ro")).unwrap();
     let script =
         "set -e; mount -t tmpfs none ro; mount -o remount,ro ro; cd ro; raddle run -- true";
     world
-        .bash_apart(script)
+        .bash_in_namespaces(script)
         .code(125)
-        .says("cannot write")
-        .says("ro/.raddle");
+        .stderr_contains("cannot write")
+        .stderr_contains("ro/.raddle");
 }
 
 /// "None" with exit code 0 would look like a broker without work.
@@ -162,9 +166,9 @@ fn names_a_missing_broker() {
             .raddle([&["--queue-url", "sqlite:absent/directory/x.db"], command].concat())
             .code(2);
         let ran = ran
-            .says("no broker at sqlite:")
-            .says("absent/directory/x.db")
-            .says("Check --queue-url");
+            .stderr_contains("no broker at sqlite:")
+            .stderr_contains("absent/directory/x.db")
+            .stderr_contains("Check --queue-url");
         assert!(ran.stdout.is_empty(), "{ran:?}");
     }
     let doctor = world
@@ -179,7 +183,7 @@ fn names_a_missing_broker() {
     world
         .raddle(["status"])
         .code(2)
-        .says("raddle.toml names does not exist");
+        .stderr_contains("raddle.toml names does not exist");
     assert!(!world.path().join("x.db").exists() && !world.path().join("absent").exists());
 }
 
@@ -191,8 +195,8 @@ fn a_command_in_a_directory_below_the_project_names_the_project() {
         .bash("mkdir -p sub/dir && cd sub/dir && raddle status")
         .code(2);
     let ran = ran
-        .says("sub/dir/.raddle/raddle.db")
-        .says("has a broker. Run 'cd ");
+        .stderr_contains("sub/dir/.raddle/raddle.db")
+        .stderr_contains("has a broker. Run 'cd ");
     let named = ran
         .stderr
         .split("'cd ")
@@ -230,7 +234,7 @@ fn a_project_on_a_read_only_mount_can_be_read_and_not_written() {
         mount -o remount,rw . && sqlite3 .raddle/raddle.db 'PRAGMA wal_checkpoint(TRUNCATE)' >/dev/null
         rm .raddle/raddle.db-wal .raddle/raddle.db-shm .raddle/raddle.db-state && mount -o remount,ro .
         look"#;
-    let ran = world.bash_apart(script).ok();
+    let ran = world.bash_in_namespaces(script).ok();
     let looked = "[1,2,0]\n3\nkept\nkept\n100000\n[]\ndoctor 0\n";
     assert_eq!(
         ran.text(),
@@ -251,7 +255,10 @@ fn a_full_disk_loses_nothing_that_was_accepted() {
         raddle status --json | jq .tasks.created
         mount -o remount,size=20m .
         raddle run -- echo there is room again";
-    let ran = world.bash_apart(script).ok().says("no space left");
+    let ran = world
+        .bash_in_namespaces(script)
+        .ok()
+        .stderr_contains("no space left");
     let lines = ran.lines();
     let accepted = world.read("accepted").lines().count();
     assert_eq!(
@@ -275,7 +282,7 @@ fn a_run_reports_output_that_does_not_fit_on_the_disk() {
         raddle run -- seq 130000 >/dev/null 2>../words &
         for i in $(seq 500); do grep -q 'cannot be kept yet' ../words && break; sleep 0.02; done
         rm filler; wait $!; echo $?"#;
-    let ran = world.bash_apart(script).ok();
+    let ran = world.bash_in_namespaces(script).ok();
     assert_eq!(ran.text(), "0\n", "{ran:?}");
     let words = world.read("words");
     assert!(
@@ -325,7 +332,7 @@ fn workers_and_managers_that_start_on_a_full_disk_wait_for_space() {
     ]
     .map(|what| format!("{what}\n{one}"))
     .concat();
-    let ran = world.bash_apart(script).ok();
+    let ran = world.bash_in_namespaces(script).ok();
     assert_eq!(ran.text(), expected, "{}", world.read("words"));
 }
 
@@ -338,10 +345,10 @@ fn a_background_worker_reports_a_full_disk() {
         raddle run -- true; dd if=/dev/zero of=filler bs=1k 2>/dev/null
         raddle worker start";
     world
-        .bash_apart(script)
+        .bash_in_namespaces(script)
         .code(125)
-        .says("did not start within 10 s")
-        .says("no space left");
+        .stderr_contains("did not start within 10 s")
+        .stderr_contains("no space left");
 }
 
 /// Those that keep workers start no more of them than the disk has space for, and their workers go on when there is space.
@@ -372,7 +379,7 @@ fn a_full_disk_causes_no_restart_storm() {
             raddle wait --timeout 60 "$tid" | cut -d' ' -f2
         done
         kill $up $spawner; wait $up; wait $spawner; echo left"#;
-    let ran = world.bash_apart(script);
+    let ran = world.bash_in_namespaces(script);
     let logs = [world.read("up.log"), world.read("spawner.log")].concat();
     assert_eq!(
         ran.text(),
@@ -403,7 +410,7 @@ fn stops_a_worker_whose_result_does_not_fit_on_the_disk() {
         raddle wait --timeout 30 "$tid" | cut -d' ' -f2
         wc -l <../ran"#;
     assert_eq!(
-        world.bash_apart(script).ok().text(),
+        world.bash_in_namespaces(script).ok().text(),
         "named it\ncompleted\n2\n"
     );
 }
@@ -475,7 +482,7 @@ const AS_OTHERS: &str = r#"
     as() { local user=$1; shift; setpriv --reuid="$user" --regid="$user" --clear-groups "$@"; }
 "#;
 
-fn as_others(world: &World, script: &str) -> Option<Ran> {
+fn as_others(world: &World, script: &str) -> Option<CommandOutput> {
     is_root("act for several users").then(|| world.bash(&format!("{AS_OTHERS}{script}")))
 }
 
@@ -525,8 +532,8 @@ fn does_not_block_on_a_project_file_that_is_a_fifo() {
     world
         .raddle(["status"])
         .code(2)
-        .says("raddle.toml")
-        .says("not a file");
+        .stderr_contains("raddle.toml")
+        .stderr_contains("not a file");
 }
 
 /// Specs hold what people put into environments.

@@ -2,10 +2,10 @@
 //!
 //! Each line of the emergency section that needs no terminal is run as it is written, and so is each that `docs/how-to/operations.md` has instead.
 
-use crate::world::{Ran, World};
+use crate::world::{CommandOutput, World};
 
 /// A worker with a task that runs; then the one-liners.
-fn with_a_running_task(one_liners: &str) -> (World, Ran) {
+fn with_a_running_task(one_liners: &str) -> (World, CommandOutput) {
     let world = World::new();
     let script = format!(
         "raddle worker start --concurrency 2 > worker.tid
@@ -13,13 +13,13 @@ fn with_a_running_task(one_liners: &str) -> (World, Ran) {
         until raddle task list --status running --json | grep -q analyze; do sleep 0.05; done
         {one_liners}"
     );
-    let ran = world.bash_apart(&script);
+    let ran = world.bash_in_namespaces(&script);
     (world, ran)
 }
 
 /// What `uniq -c` has counted: how many, and of what.
 fn counts(world: &World, name: &str) -> Vec<(usize, String)> {
-    let counted = world.trimmed(name);
+    let counted = world.read_trimmed(name);
     let count = |line: &str| {
         let (count, what) = line
             .trim_start()
@@ -43,19 +43,22 @@ fn finds_tasks_with_ps_and_pgrep() {
         ps -eo args | grep '^raddle-' | cut -d: -f3 | sort | uniq -c > statuses"#,
     );
     let ran = ran.ok();
-    let title = format!("raddle-{}:analyze:running", &world.trimmed("task.tid")[9..]);
+    let title = format!(
+        "raddle-{}:analyze:running",
+        &world.read_trimmed("task.tid")[9..]
+    );
     assert!(ran.text().contains(&title), "{}", ran.text());
-    let processes: usize = world.trimmed("processes").parse().unwrap();
+    let processes: usize = world.read_trimmed("processes").parse().unwrap();
     // `ps aux` shows the `grep` as well, if that has begun.
     let lines = processes..=processes + 1;
     assert!(
-        lines.contains(&world.trimmed("lines").parse().unwrap()),
+        lines.contains(&world.read_trimmed("lines").parse().unwrap()),
         "{} of {processes}",
-        world.trimmed("lines")
+        world.read_trimmed("lines")
     );
     // The first fifteen letters of a title, which is all there is room for.
-    let shown = world.trimmed("top").matches(" raddle-").count();
-    assert_eq!(shown, processes, "{}", world.trimmed("top"));
+    let shown = world.read_trimmed("top").matches(" raddle-").count();
+    assert_eq!(shown, processes, "{}", world.read_trimmed("top"));
     // The time of day in a line of `ps aux` shifts the fields: every line is counted, but not by its name.
     for fields in ["fields3", "fields4"] {
         let counted = counts(&world, fields);
@@ -86,19 +89,19 @@ fn finds_inspects_and_recovers_a_stuck_task() {
         raddle task recover $(raddle tid $tid)"#,
     );
     let ran = ran.ok();
-    let tid = world.trimmed("task.tid");
+    let tid = world.read_trimmed("task.tid");
     let lines = ran.lines();
     assert_eq!(lines[0], tid);
     assert!(lines[1].contains(&tid), "{}", lines[1]);
     assert_eq!(lines[2], format!("{tid} requeued"));
     // `ps aux` counts minutes and seconds of processor time, and never hours.
-    assert_eq!(world.trimmed("hours"), "");
+    assert_eq!(world.read_trimmed("hours"), "");
     assert!(
         world
-            .trimmed("older.0")
+            .read_trimmed("older.0")
             .ends_with(&format!("raddle-{}:analyze:running", &tid[9..]))
     );
-    assert_eq!(world.trimmed("older.3600"), "");
+    assert_eq!(world.read_trimmed("older.3600"), "");
 }
 
 #[test]
@@ -115,19 +118,19 @@ fn shows_a_task_that_is_being_stopped_after_its_timeout() {
         ps aux | grep "raddle-.*:timeout" > left
         true"#,
     );
-    let (tid, ran) = (world.trimmed("deaf.tid"), ran.ok());
+    let (tid, ran) = (world.read_trimmed("deaf.tid"), ran.ok());
     assert!(
         world
-            .trimmed("found")
+            .read_trimmed("found")
             .contains(&format!("raddle-{}:deaf:timeout", &tid[9..])),
         "{}",
-        world.trimmed("found")
+        world.read_trimmed("found")
     );
     assert!(ran.text().contains(&tid), "{}", ran.text());
     assert!(
-        !world.trimmed("left").contains(":deaf:"),
+        !world.read_trimmed("left").contains(":deaf:"),
         "{}",
-        world.trimmed("left")
+        world.read_trimmed("left")
     );
 }
 
@@ -147,13 +150,13 @@ fn a_failed_task_has_no_process() {
         raddle worker list --json | jq length"#,
     );
     let (broken, analyze, ran) = (
-        world.trimmed("broken.tid"),
-        world.trimmed("task.tid"),
+        world.read_trimmed("broken.tid"),
+        world.read_trimmed("task.tid"),
         ran.ok(),
     );
     let lines = ran.lines();
     assert_eq!(lines[..3], ["1", &broken, "0"], "{ran:?}");
-    assert_eq!(world.trimmed("before"), world.trimmed("after"));
+    assert_eq!(world.read_trimmed("before"), world.read_trimmed("after"));
     // While one whose name is called so is gone, and its worker is not.
     assert!(
         lines[3].contains(&analyze) && lines[3].contains("killed"),
@@ -176,7 +179,7 @@ fn finds_the_task_of_every_process() {
     for name in ["task.tid", "worker.tid"] {
         assert!(
             ran.text()
-                .contains(&format!("task       {}", world.trimmed(name))),
+                .contains(&format!("task       {}", world.read_trimmed(name))),
             "{}",
             ran.text()
         );
@@ -204,7 +207,7 @@ fn shows_an_ephemeral_worker_as_a_task() {
     );
     let ran = ran.code(2);
     assert!(!ran.text().contains("leads nowhere"), "{ran:?}");
-    let workers: serde_json::Value = serde_json::from_str(&world.trimmed("workers")).unwrap();
+    let workers: serde_json::Value = serde_json::from_str(&world.read_trimmed("workers")).unwrap();
     for worker in workers.as_array().unwrap() {
         assert!(
             ran.text()
@@ -212,7 +215,7 @@ fn shows_an_ephemeral_worker_as_a_task() {
             "{worker} {ran:?}"
         );
     }
-    let json = |name| serde_json::from_str::<serde_json::Value>(&world.trimmed(name)).unwrap();
+    let json = |name| serde_json::from_str::<serde_json::Value>(&world.read_trimmed(name)).unwrap();
     let (inline, resident) = (json("inline"), json("resident"));
     let keys = |record: &serde_json::Value| {
         record
@@ -240,17 +243,17 @@ fn shows_an_ephemeral_worker_as_a_task() {
         (&inline["name"], &inline["spec"]["target"]["service"]),
         (&"inline".into(), &"inline".into())
     );
-    let runs = format!("runs       {}\n", world.trimmed("here.tid"));
+    let runs = format!("runs       {}\n", world.read_trimmed("here.tid"));
     assert!(
-        world.trimmed("shown").contains(&runs),
+        world.read_trimmed("shown").contains(&runs),
         "{}",
-        world.trimmed("shown")
+        world.read_trimmed("shown")
     );
     // A short id is as good as a whole one where it can be told what to do instead.
     assert!(
-        world.trimmed("refused").contains("runs only one task"),
+        world.read_trimmed("refused").contains("runs only one task"),
         "{}",
-        world.trimmed("refused")
+        world.read_trimmed("refused")
     );
 }
 
@@ -284,7 +287,7 @@ fn killing_a_project_does_not_affect_other_projects() {
         rest.split_once("done\n").unwrap().0
     );
     let world = World::new();
-    let ran = world.bash_apart(&format!(
+    let ran = world.bash_in_namespaces(&format!(
         r#"set -e
         for project in one other; do
             mkdir $project

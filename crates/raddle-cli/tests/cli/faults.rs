@@ -2,7 +2,7 @@
 
 use raddle_testnet::is_root;
 
-use crate::world::{World, until};
+use crate::world::{World, wait_until};
 
 fn signal(pid: i32, signal: i32) {
     crate::world::kill(pid, signal);
@@ -15,7 +15,7 @@ fn busy_worker(world: &World, script: &str) -> (i32, i32, String) {
         .ok()
         .json();
     let tid = world.submit(&["--name", "busy", "--", "sh", "-c", script]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let title = format!("raddle-{}:busy:running", &tid[9..]);
     let runner = world
         .processes()
@@ -35,7 +35,7 @@ fn a_stopped_runner_exits_with_its_worker() {
     let (worker, runner, _) = busy_worker(&world, "sleep 600 & sleep 600");
     signal(runner, libc::SIGSTOP);
     signal(worker, libc::SIGKILL);
-    until("all of it is gone", || world.processes().is_empty());
+    wait_until("all of it is gone", || world.processes().is_empty());
 }
 
 /// Writes down which processes of earlier attempts are there.
@@ -80,10 +80,10 @@ fn kills_orphans_before_the_next_attempt_when_worker_and_runner_are_killed() {
             .iter()
             .any(|(_, line)| line.starts_with("sleep 601"))
     };
-    until("it has started something", left);
+    wait_until("it has started something", left);
     note_sleepers(&world);
     kill_at_once(worker, runner);
-    until("they are gone", || {
+    wait_until("they are gone", || {
         world
             .processes()
             .iter()
@@ -108,9 +108,9 @@ fn kills_orphans_of_a_reclaimed_task() {
             .iter()
             .any(|(_, line)| line.starts_with("sleep 601"))
     };
-    until("it has started something", left);
+    wait_until("it has started something", left);
     kill_at_once(worker, runner);
-    until("it is taken back", || {
+    wait_until("it is taken back", || {
         !world.raddle(["requeue-orphans"]).ok().text().is_empty()
     });
     assert!(!left());
@@ -131,16 +131,16 @@ fn kills_orphans_of_a_task_that_another_process_reclaimed() {
         &["worker", "start", "--queues", "other"],
     ] {
         let (worker, runner, tid) = busy_worker(&world, "setsid sleep 601 & sleep 600");
-        until("it has started something", left);
+        wait_until("it has started something", left);
         kill_at_once(worker, runner);
-        until("it is taken back", || {
+        wait_until("it is taken back", || {
             world.raddle(["run", "--", "true"]).ok();
             world.task(&tid)["state"] == "created"
         });
         world.raddle(["task", "kill", &tid]).ok();
         assert!(left(), "a run does not look for it");
         world.raddle(ends).ok();
-        until("it is gone", || !left());
+        wait_until("it is gone", || !left());
     }
 }
 
@@ -188,9 +188,9 @@ fn an_orphan_can_look_for_orphans() {
             .iter()
             .any(|(_, line)| line.starts_with("sleep 601"))
     };
-    until("it has started something", left);
+    wait_until("it has started something", left);
     kill_at_once(worker, runner);
-    until("it has looked", || world.path().join("looked").exists());
+    wait_until("it has looked", || world.path().join("looked").exists());
     assert!(!left());
 }
 
@@ -200,7 +200,7 @@ fn the_new_owner_kills_the_task_of_a_stopped_worker_and_runner() {
     let world = World::new();
     let script = format!("{LEFT}; test $RADDLE_ATTEMPT != 1 || sleep 600");
     let (worker, runner, tid) = busy_worker(&world, &script);
-    until("it sleeps", || {
+    wait_until("it sleeps", || {
         world
             .processes()
             .iter()
@@ -216,7 +216,7 @@ fn the_new_owner_kills_the_task_of_a_stopped_worker_and_runner() {
     for pid in [worker, runner] {
         signal(pid, libc::SIGCONT);
     }
-    until("both are there again", || {
+    wait_until("both are there again", || {
         world
             .workers()
             .as_array()
@@ -237,7 +237,7 @@ fn a_stopped_task_is_not_requeued_by_its_stopping_worker() {
         &world,
         "trap '' TERM; echo > trapped; while :; do sleep 0.1; done",
     );
-    until("it ignores SIGTERM", || {
+    wait_until("it ignores SIGTERM", || {
         world.path().join("trapped").exists()
     });
     world.raddle(["task", "stop", "--timeout", "0.3", &tid]);
@@ -256,7 +256,7 @@ fn kills_a_task_of_a_stopped_runner() {
     let (_, runner, tid) = busy_worker(&world, "sleep 600");
     signal(runner, libc::SIGSTOP);
     world.raddle(["task", "kill", &tid]).ok();
-    world.until_state(&tid, "killed");
+    world.wait_for_state(&tid, "killed");
 }
 
 /// A word that comes when one attempt is over and the next has not begun is for the task.
@@ -266,11 +266,11 @@ fn keeps_a_stop_between_two_attempts() {
     world.worker(&["--concurrency", "1"]);
     for _ in 0..10 {
         let tid = world.submit(&["--retry", "1000", "--retry-base", "0.001", "--", "false"]);
-        until("it has been tried", || {
+        wait_until("it has been tried", || {
             world.task(&tid)["attempt"].as_u64() > Some(1)
         });
         world.raddle(["task", "stop", &tid]);
-        world.until_state(&tid, "cancelled");
+        world.wait_for_state(&tid, "cancelled");
     }
 }
 
@@ -282,7 +282,7 @@ fn a_second_stop_command_does_not_cancel_tasks() {
     for _ in 0..3 {
         world.raddle(["worker", "stop", "--all", "--timeout", "0.1"]);
     }
-    world.until_state(&tid, "completed");
+    world.wait_for_state(&tid, "completed");
     assert_eq!(world.task(&tid)["attempt"], 1);
 }
 
@@ -292,9 +292,9 @@ fn a_killed_runner_affects_only_its_task() {
     let world = World::new();
     let script = "sleep 601 & exec raddle worker start --no-detach --concurrency 1";
     let worker = world.start_bash(script);
-    until("it is there", || world.workers()[0]["tid"].is_string());
+    wait_until("it is there", || world.workers()[0]["tid"].is_string());
     let tid = world.submit(&["--name", "busy", "--", "sh", "-c", "sleep 602 & sleep 602"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let find = |part: &str| {
         world
             .processes()
@@ -303,8 +303,8 @@ fn a_killed_runner_affects_only_its_task() {
             .collect::<Vec<_>>()
     };
     signal(find(":busy:running")[0].0, libc::SIGKILL);
-    world.until_state(&tid, "killed");
-    until("what it had started is gone", || {
+    world.wait_for_state(&tid, "killed");
+    wait_until("what it had started is gone", || {
         find("sleep 602").is_empty()
     });
     let innocent = find("sleep 601");
@@ -358,7 +358,7 @@ fn a_worker_continues_when_its_log_cannot_be_written() {
         raddle run -- echo and goes on
         raddle worker stop --all | cut -d' ' -f2"#;
     assert_eq!(
-        world.bash_apart(script).ok().text(),
+        world.bash_in_namespaces(script).ok().text(),
         "completed\nand goes on\ncompleted\n"
     );
 }
@@ -454,7 +454,7 @@ fn a_worker_without_descriptors_releases_tasks() {
         "some were claimed by a worker that could not run them"
     );
     world.worker(&[]);
-    until("all of them have run", || {
+    wait_until("all of them have run", || {
         counts(&world)("completed") == 9 * 4
     });
 }
@@ -502,7 +502,7 @@ fn a_run_without_descriptors_reports_it_and_leaves_no_process() {
         assert!(has_run || ran.code != 0, "with {limit}: {ran:?}");
         if ran.code != 0 {
             refused += usize::from(!has_run);
-            let ran = ran.code(125).says("Too many open files");
+            let ran = ran.code(125).stderr_contains("Too many open files");
             assert!(!ran.stderr.contains("unable to open"), "{ran:?}");
         }
         let count = counts(&world);
@@ -528,7 +528,7 @@ fn a_task_ends_although_its_output_cannot_be_stored() {
         "-c",
         "echo begin; sleep 0.2; head -c 100000 /dev/zero",
     ]);
-    world.until_state(&tid, "completed");
+    world.wait_for_state(&tid, "completed");
     let events = world
         .raddle([
             "queue",
@@ -543,16 +543,16 @@ fn a_task_ends_although_its_output_cannot_be_stored() {
     world
         .raddle(["logs", &tid])
         .ok()
-        .says("standard output could not be kept");
+        .stderr_contains("standard output could not be kept");
     world
         .raddle(["run", "--", "head", "-c", "100000", "/dev/zero"])
         .ok()
-        .says("could not be kept");
+        .stderr_contains("could not be kept");
     world.raddle(["worker", "stop", &worker]).ok();
     world
         .raddle(["run", "--", "head", "-c", "100000", "/dev/zero"])
         .ok()
-        .says("could not be kept");
+        .stderr_contains("could not be kept");
 }
 
 /// What the broker does not take goes back, instead of standing still in a worker that has nothing to do.
@@ -589,7 +589,7 @@ fn repairs_a_truncated_notifier_file() {
         .ok()
         .json();
     let tid = world.submit(&["--", "sh", "-c", "while ! [ -e go ]; do sleep 0.01; done"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     world.bash("truncate -s 0 .raddle/raddle.db-state").ok();
     assert_eq!(
         world
@@ -599,7 +599,7 @@ fn repairs_a_truncated_notifier_file() {
         "still here\n"
     );
     world.file("go", "");
-    world.until_state(&tid, "completed");
+    world.wait_for_state(&tid, "completed");
     assert_eq!(world.task(&tid)["attempt"], 1);
     let listed = world.workers();
     assert_eq!(

@@ -2,12 +2,12 @@
 
 mod deploy;
 mod hang;
-mod keys;
 mod log;
+mod recycling;
+mod settings;
 mod stop;
 mod streams;
-mod updown;
-mod upkeep;
+mod up_down;
 
 use std::{
     collections::BTreeSet,
@@ -19,11 +19,11 @@ use serde_json::Value;
 
 use crate::{
     spawner::{end, on_redis},
-    world::{Started, World, until},
+    world::{RunningCommand, World, wait_until},
 };
 
 /// Starts the groups of a file, and waits until they are up. What is in the file already stays there.
-fn up(world: &World, file: &str) -> Started {
+fn up(world: &World, file: &str) -> RunningCommand {
     let path = world.path().join("raddle.toml");
     let before = fs::read_to_string(&path).unwrap_or_default();
     let url = before
@@ -34,7 +34,7 @@ fn up(world: &World, file: &str) -> Started {
         .to_owned();
     fs::write(&path, format!("{url}\n{file}")).unwrap();
     let manager = world.start(["up"]);
-    until("they are up", || manager.stderr().contains(" up\n"));
+    wait_until("they are up", || manager.stderr().contains(" up\n"));
     manager
 }
 
@@ -67,7 +67,7 @@ fn lines(world: &World, file: &str) -> Vec<String> {
 }
 
 /// Stops a manager, and sees that nobody is left.
-fn down(world: &World, manager: Started) -> String {
+fn down(world: &World, manager: RunningCommand) -> String {
     let said = manager.stop().ok().stderr;
     assert_eq!(world.processes(), []);
     said
@@ -86,7 +86,7 @@ execution_timeout = "20s"
 fn worker_stop_all_stops_managers_first() {
     let world = World::new();
     let (manager, scheduler) = (up(&world, TWO_OF_ONE), world.start(["schedule", "run"]));
-    until("all are there", || {
+    wait_until("all are there", || {
         world
             .workers()
             .as_array()
@@ -107,7 +107,7 @@ fn replaces_only_the_killed_process() {
     assert_eq!(before.len(), 2);
     let (killed, other) = (*before.first().unwrap(), *before.last().unwrap());
     signal(killed, libc::SIGKILL);
-    until("another has taken its place", || {
+    wait_until("another has taken its place", || {
         let now = pids(&world, "mail");
         now.len() == 2 && !now.contains(&killed)
     });
@@ -141,7 +141,7 @@ fn group_processes_are_children_of_their_manager() {
             "[process.b]\n[[process.b.worker]]\nslug = 'b'\n",
         );
         let other = world.start(["up", "-f", "other.toml", "--name", "second"]);
-        until("the second is up", || other.stderr().contains(" up\n"));
+        wait_until("the second is up", || other.stderr().contains(" up\n"));
         other
     });
     let [first, second] = [&one, &other].map(|manager| manager.stdout().trim().to_owned());
@@ -221,11 +221,11 @@ fn slugs_of_two_files(world: &World) {
     let other = ["up", "-f", "other.toml", "--name", "second"];
     let refused = world.raddle(other).code(2);
     let path = world.path().join("raddle.toml");
-    let refused = refused.says(&format!(
+    let refused = refused.stderr_contains(&format!(
         "the slug 'mail' is that of process.post in {}",
         path.display()
     ));
-    refused.says(&format!("'raddle task stop {tid}'"));
+    refused.stderr_contains(&format!("'raddle task stop {tid}'"));
     let groups = world.raddle(["group", "list", "--json"]).ok().json();
     assert_eq!(
         (
@@ -242,12 +242,12 @@ fn slugs_of_two_files(world: &World) {
     );
     // The same file may have more managers than one.
     let second = world.start(["up", "--name", "second"]);
-    until("the second is up", || second.stderr().contains(" up\n"));
+    wait_until("the second is up", || second.stderr().contains(" up\n"));
     first.stop().ok();
     second.stop().ok();
     // Without a manager, a slug is free.
     let taken = world.start(other);
-    until("it is up", || taken.stderr().contains(" up\n"));
+    wait_until("it is up", || taken.stderr().contains(" up\n"));
     taken.stop().ok();
 }
 
@@ -287,17 +287,17 @@ fn events(world: &World) {
     world.raddle(["queue", "write", "orders", "2"]).ok();
     world.raddle(["queue", "write", "returns", "3"]).ok();
     let all = ["mail 1", "mail 2", "stock 1", "stock 2", "stock 3"];
-    until("all are done", || lines(world, "done").len() >= all.len());
+    wait_until("all are done", || lines(world, "done").len() >= all.len());
     assert_eq!(lines(world, "done"), all);
     manager.stop().ok();
     // A manager that is gone leaves its sources behind, and what comes waits; a second one does not double anything.
     world.raddle(["queue", "write", "orders", "4"]).ok();
     let (one, other) = (up(world, EVENTS), world.start(["up", "--name", "second"]));
-    until("the second is up", || other.stderr().contains(" up\n"));
+    wait_until("the second is up", || other.stderr().contains(" up\n"));
     world
         .bash("for i in $(seq 5 24); do raddle queue write orders $i & done; wait")
         .ok();
-    until("all are done", || lines(world, "done").len() >= 5 + 2 * 21);
+    wait_until("all are done", || lines(world, "done").len() >= 5 + 2 * 21);
     let done = lines(world, "done");
     assert_eq!(
         (done.len(), done.iter().collect::<BTreeSet<_>>().len()),
@@ -317,10 +317,10 @@ fn turns_workers_off_and_on_and_scales_them() {
     world
         .raddle(["group", "off", "mail"])
         .ok()
-        .says("'mail' is off");
-    until("nobody serves it", || pids(&world, "mail").is_empty());
+        .stderr_contains("'mail' is off");
+    wait_until("nobody serves it", || pids(&world, "mail").is_empty());
     world.raddle(["queue", "write", "orders", "1"]).ok();
-    until("the others do what is theirs", || {
+    wait_until("the others do what is theirs", || {
         lines(&world, "done") == ["stock 1"]
     });
     let list = world.raddle(["group", "list"]).ok().text().to_owned();
@@ -344,13 +344,13 @@ fn turns_workers_off_and_on_and_scales_them() {
     // One of two in a process: that is replaced by one without it.
     let before = pids(&world, "audit");
     world.raddle(["group", "off", "audit"]).ok();
-    until("its process is another", || {
+    wait_until("its process is another", || {
         pids(&world, "stock").len() == 1 && pids(&world, "stock") != before
     });
     assert!(pids(&world, "audit").is_empty());
 
     world.raddle(["group", "on", "mail"]).ok();
-    until("what has waited is done", || {
+    wait_until("what has waited is done", || {
         lines(&world, "done") == ["mail 1", "stock 1"]
     });
     let scaled = world
@@ -361,19 +361,19 @@ fn turns_workers_off_and_on_and_scales_them() {
         scaled,
         serde_json::json!({ "slug": "mail", "process": "mail", "on": true, "replicas": 4 })
     );
-    until("there are four", || pids(&world, "mail").len() == 4);
+    wait_until("there are four", || pids(&world, "mail").len() == 4);
     world.raddle(["group", "scale", "mail", "1"]).ok();
-    until("there is one", || pids(&world, "mail").len() == 1);
+    wait_until("there is one", || pids(&world, "mail").len() == 1);
     for replicas in ["0", "2"] {
         world
             .raddle(["group", "scale", "stock", replicas])
             .code(2)
-            .says("there can be one of it");
+            .stderr_contains("there can be one of it");
     }
     world
         .raddle(["group", "off", "male"])
         .code(2)
-        .says("there is no worker 'male'");
+        .stderr_contains("there is no worker 'male'");
     down(&world, manager);
     // It is kept, and a restart does not undo it.
     let manager = up(&world, EVENTS);
@@ -392,7 +392,7 @@ fn finds_and_deletes_a_worker_that_is_in_no_file() {
     world
         .raddle(["group", "forget", "mail"])
         .code(2)
-        .says(&format!("'mail' is kept by the manager {tid}"));
+        .stderr_contains(&format!("'mail' is kept by the manager {tid}"));
     let found = || {
         let checks = world.raddle(["doctor", "--json"]).json()["checks"]
             .as_array()
@@ -408,7 +408,7 @@ fn finds_and_deletes_a_worker_that_is_in_no_file() {
     let (_, rest) = EVENTS.split_once("[process.rest]").unwrap();
     let manager = up(&world, &format!("[process.rest]{rest}"));
     world.raddle(["queue", "write", "orders", "1"]).ok();
-    until("the other has had it", || {
+    wait_until("the other has had it", || {
         lines(&world, "done") == ["stock 1"]
     });
     let fix = "start its manager with 'raddle up', or, if there is to be none, 'raddle group forget mail'";
@@ -430,7 +430,7 @@ fn finds_and_deletes_a_worker_that_is_in_no_file() {
     );
     assert_eq!(found(), Vec::<Value>::new());
     world.raddle(["queue", "write", "orders", "2"]).ok();
-    until("the other has had it", || {
+    wait_until("the other has had it", || {
         lines(&world, "done") == ["stock 1", "stock 2"]
     });
     assert_eq!(
@@ -446,13 +446,13 @@ fn finds_and_deletes_a_worker_that_is_in_no_file() {
     world
         .raddle(["group", "forget", "mail"])
         .code(2)
-        .says("there is no worker 'mail'");
+        .stderr_contains("there is no worker 'mail'");
     down(&world, manager);
     world
         .raddle(["group", "forget", "stock"])
         .ok()
-        .says("'stock' is deleted, and receives no more events")
-        .says("what is written to 'returns' stays there from now on");
+        .stderr_contains("'stock' is deleted, and receives no more events")
+        .stderr_contains("what is written to 'returns' stays there from now on");
 }
 
 #[test]
@@ -473,10 +473,10 @@ fn on_error_of_the_worker_applies_to_failed_events() {
     .concat();
     let manager = up(&world, &file);
     world.raddle(["queue", "write", "in", "x"]).ok();
-    until("all have been tried", || {
+    wait_until("all have been tried", || {
         lines(&world, "tried") == ["ack", "dead", "retry", "retry"]
     });
-    until("two are dead", || {
+    wait_until("two are dead", || {
         world
             .raddle(["queue", "peek", "raddle.dead", "--all"])
             .ok()
@@ -503,16 +503,16 @@ fn a_trigger_pauses_while_its_worker_is_off() {
         &world,
         "[process.clock]\n[[process.clock.worker]]\nslug = 'tick'\ncommand = ['sh', '-c', 'echo . >> ticks']\ntrigger = { every = '200ms' }\n",
     );
-    until("it has ticked", || lines(&world, "ticks").len() >= 3);
+    wait_until("it has ticked", || lines(&world, "ticks").len() >= 3);
     world.raddle(["group", "off", "tick"]).ok();
-    until("nobody serves it", || pids(&world, "tick").is_empty());
+    wait_until("nobody serves it", || pids(&world, "tick").is_empty());
     assert_eq!(
         world.raddle(["schedule", "list", "--json"]).ok().json()[0]["paused"],
         true
     );
     let before = lines(&world, "ticks").len();
     world.raddle(["group", "on", "tick"]).ok();
-    until("it ticks again", || lines(&world, "ticks").len() > before);
+    wait_until("it ticks again", || lines(&world, "ticks").len() > before);
     down(&world, manager);
 }
 
@@ -530,7 +530,7 @@ fn a_trigger_that_is_added_while_its_worker_is_off_waits_for_it() {
         (&true.into(), &0.into())
     );
     world.raddle(["group", "on", "tick"]).ok();
-    until("it ticks", || lines(&world, "ticks").len() >= 2);
+    wait_until("it ticks", || lines(&world, "ticks").len() >= 2);
     assert_eq!(trigger()["paused"], false);
     down(&world, manager);
 }
@@ -571,7 +571,7 @@ fn a_trigger_is_removed_with_its_file_and_manual_schedules_stay() {
     world
         .raddle(["up"])
         .code(2)
-        .says("there is a schedule 'mine' that was written by hand");
+        .stderr_contains("there is a schedule 'mine' that was written by hand");
     assert_eq!(
         world.raddle(["schedule", "list", "--json"]).ok().json()[0]["owner"],
         Value::Null
@@ -585,7 +585,7 @@ fn backs_off_and_reports_a_crash_loop_without_affecting_others() {
                 [process.good]\n[[process.good.worker]]\nslug = 'good'\n";
     world.file("raddle.toml", file);
     let manager = world.start(["up"]);
-    until("it is said", || {
+    wait_until("it is said", || {
         manager
             .stderr()
             .contains("processes exit right after their start")
@@ -597,10 +597,10 @@ fn backs_off_and_reports_a_crash_loop_without_affecting_others() {
         "{}",
         manager.stderr()
     );
-    until("the other is there", || pids(&world, "good").len() == 1);
+    wait_until("the other is there", || pids(&world, "good").len() == 1);
     let tid = world.submit(&["--queue", "good", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
-    until("it brakes", || {
+    wait_until("it brakes", || {
         world
             .workers()
             .as_array()
@@ -656,7 +656,7 @@ fn kills_processes_that_hooks_have_started() {
     let file = file.replace("first; true", "early; sleep 1000");
     world.file("raddle.toml", file);
     let manager = world.start(["up"]);
-    until("it is at it", || !lines(&world, "early").is_empty());
+    wait_until("it is at it", || !lines(&world, "early").is_empty());
     manager.stop().ok();
     assert!(!is_there("early"));
     assert_eq!(world.processes(), []);
@@ -672,7 +672,7 @@ fn recycles_processes_by_count_and_keeps_the_others() {
     let before = pids(&world, "a");
     let tids = world.submit(&["--queue", "a", "--array", "1-2", "--", "true"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
-    until("another is there", || {
+    wait_until("another is there", || {
         let now = pids(&world, "a");
         now.len() == 1 && now != before
     });
@@ -693,7 +693,7 @@ fn reports_events_that_still_run_the_previous_file() {
     world.raddle(["group", "off", "mail"]).ok();
     world.raddle(["queue", "write", "orders", "1", "2"]).ok();
     let waiting = || world.list(&["group", "list"])[0]["waiting"].clone();
-    until("two wait", || waiting() == 2);
+    wait_until("two wait", || waiting() == 2);
     // One that was submitted by hand runs what it says, and that is no news.
     let by_hand = world.submit(&["--queue", "mail", "--", "true"]);
     down(&world, manager);
@@ -707,7 +707,7 @@ fn reports_events_that_still_run_the_previous_file() {
     assert_eq!(said.matches("run the old target").count(), 1, "{said}");
     world.raddle(["queue", "write", "orders", "3"]).ok();
     world.raddle(["group", "on", "mail"]).ok();
-    until("all are done", || lines(&world, "done").len() == 3);
+    wait_until("all are done", || lines(&world, "done").len() == 3);
     assert_eq!(lines(&world, "done"), ["new 3", "old 1", "old 2"]);
     world.raddle(["wait", &by_hand]).ok();
     down(&world, manager);
@@ -747,7 +747,11 @@ fn refuses_a_routine_that_no_program_offers() {
     );
     let said =
         "raddle.toml:5: at 'process.a.worker[0].routine': no program offers the routine 'nowhere'";
-    world.raddle(["up"]).code(2).says(said).says("./myapp up");
+    world
+        .raddle(["up"])
+        .code(2)
+        .stderr_contains(said)
+        .stderr_contains("./myapp up");
     assert_eq!(
         world.raddle(["group", "list", "--json"]).ok().json(),
         serde_json::json!([]),
@@ -788,7 +792,7 @@ fn errors_of_a_file_name_the_line() {
     world
         .raddle(["up"])
         .code(2)
-        .says("there is no raddle.toml here or in a parent directory");
+        .stderr_contains("there is no raddle.toml here or in a parent directory");
     world.file(
         "raddle.toml",
         "[process.a]\nreplica = 2\n[[process.a.worker]]\nslug = 'a'\n",
@@ -796,7 +800,7 @@ fn errors_of_a_file_name_the_line() {
     world
         .raddle(["up"])
         .code(2)
-        .says("raddle.toml:2: at 'process.a.replica': unknown field `replica`");
+        .stderr_contains("raddle.toml:2: at 'process.a.replica': unknown field `replica`");
     world.file(
         "other.toml",
         "[process.a]\nreplicas = 2\n[[process.a.worker]]\nslug = 'a'\ncommand = ['x']\ntrigger = { every = 1 }\n",
@@ -804,15 +808,18 @@ fn errors_of_a_file_name_the_line() {
     world
         .raddle(["up", "-f", "other.toml"])
         .code(2)
-        .says("other.toml:2: at 'process.a.replicas': more than one replica is for workers without a trigger");
+        .stderr_contains("other.toml:2: at 'process.a.replicas': more than one replica is for workers without a trigger");
     world
         .raddle(["up", "-f", "none.toml"])
         .code(2)
-        .says("none.toml: there is no such file");
+        .stderr_contains("none.toml: there is no such file");
     world.file("raddle.toml", TWO_OF_ONE);
     world
         .raddle(["--queue-url", "mem://", "up"])
         .code(2)
-        .says("mem://");
-    world.raddle(["group", "list"]).code(2).says("no broker at");
+        .stderr_contains("mem://");
+    world
+        .raddle(["group", "list"])
+        .code(2)
+        .stderr_contains("no broker at");
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::world::{World, until};
+use crate::world::{World, wait_until};
 
 /// A world with a handler that is a shell script, and a worker that has it.
 fn with_handler(script: &str) -> World {
@@ -196,19 +196,19 @@ fn names_handlers_that_cannot_be_used() {
     world
         .raddle(["worker", "start", "--handlers", "nowhere"])
         .code(2)
-        .says("nowhere cannot be read");
+        .stderr_contains("nowhere cannot be read");
     world.file("bad.handler.toml", "name = 'x'\ncomand = ['y']");
     world
         .raddle(["worker", "start", "--handlers", "."])
         .code(2)
-        .says("bad.handler.toml describes no handler");
+        .stderr_contains("bad.handler.toml describes no handler");
     std::fs::remove_file(world.path().join("bad.handler.toml")).unwrap();
     handler(&world, "a", "'gpu'", "");
     let allow = ["worker", "start", "--handlers", ".", "--plugins", "b"];
     world
         .raddle(allow)
         .code(2)
-        .says("there is no handler 'b' to allow: there are a");
+        .stderr_contains("there is no handler 'b' to allow: there are a");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn requeues_a_task_without_a_usable_handler_and_says_why() {
     handler(&world, "small", "'cpu'", "echo '{\"result\":1}'");
     world.worker(&["--handlers", ".", "--caps", "cpu,gpu"]);
     let tid = world.submit(&["--handler", "any", "--requires", "gpu"]);
-    until("it went back", || world.task(&tid)["run_at"].is_string());
+    wait_until("it went back", || world.task(&tid)["run_at"].is_string());
     let task = world.task(&tid);
     assert_eq!(
         (&task["state"], &task["failures"], &task["losses"]),
@@ -301,7 +301,7 @@ fn progress_is_shown_while_it_runs() {
          echo '{\"result\":null}'",
     );
     let tid = world.submit(&["--handler", "test"]);
-    until("it says how far it is", || {
+    wait_until("it says how far it is", || {
         world.task(&tid)["progress"]["percent"] == 42.4
     });
     let shown = world.raddle(["task", "status", &tid]).ok();

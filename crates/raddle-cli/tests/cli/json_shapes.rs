@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use self::Form::{First, Lines, One};
 use crate::{
     shape::snapshot,
-    world::{World, until},
+    world::{World, wait_until},
 };
 
 /// A command, what it writes, and the code it leaves with. In the command, words in capitals stand for the ids of tasks.
@@ -130,7 +130,7 @@ fn keys_keep_their_names_and_types() {
     ];
     let mut shapes = shapes_of(&world, ALONE, &ids);
     let running = world.submit(&["--", "sleep", "600"]);
-    world.until_state(&running, "running");
+    world.wait_for_state(&running, "running");
     shapes.extend(shapes_of(&world, AT_WORK, &[("RUNNING", &running)]));
     snapshot!("json_shapes", shapes.join("\n\n"));
 }
@@ -149,7 +149,7 @@ fn keys_of_managers_and_groups_keep_their_names_and_types() {
         format!("[process.mail]\n[[process.mail.worker]]\n{worker}"),
     );
     let up = world.start(["--json", "up"]);
-    until("it is up", || up.stderr().contains(" up\n"));
+    wait_until("it is up", || up.stderr().contains(" up\n"));
     shapes.extend(shapes_of(&world, GROUP, &[]));
     shapes.push(outlined("up", &[up.stop().ok().json()]));
     shapes.extend(shapes_of(&world, LEFT, &[]));
@@ -167,7 +167,7 @@ fn shapes_of(world: &World, rows: &[Row], ids: &[(&str, &str)]) -> Vec<String> {
         // Before the command: what stands behind `--` is the task's.
         let started = world.start(["--json"].into_iter().chain(command.split(' ').map(id_for)));
         if let First = form {
-            until("it has written a line", || started.stdout().contains('\n'));
+            wait_until("it has written a line", || started.stdout().contains('\n'));
             started.signal(libc::SIGINT);
         }
         let ran = started.finish().code(*code);

@@ -14,13 +14,13 @@ use crate::{
     cluster::{Cluster, Mishap, pending, waiting},
     kubectl::is_kept,
     metrics::scrape,
-    world::{Started, World, until},
+    world::{RunningCommand, World, wait_until},
 };
 
 /// A world whose broker is a Redis server on loopback, and a cluster beside it.
 struct Site {
     cluster: Cluster,
-    server: Option<Started>,
+    server: Option<RunningCommand>,
     url: String,
     world: World,
 }
@@ -50,7 +50,7 @@ impl Site {
         };
         let url = format!("redis://{user}127.0.0.1:{port}?namespace=pods");
         world.file("raddle.toml", format!("queue_url = '{url}'\n"));
-        until("it answers", || world.raddle(["status"]).code == 0);
+        wait_until("it answers", || world.raddle(["status"]).code == 0);
         Self {
             cluster: Cluster::new(&world),
             server,
@@ -71,11 +71,11 @@ impl Site {
         );
     }
 
-    fn spawner(&self) -> Started {
+    fn spawner(&self) -> RunningCommand {
         let spawner = self
             .world
             .start(["spawner", "run", "--config", "spawner.toml"]);
-        until("it has said its id", || {
+        wait_until("it has said its id", || {
             assert!(
                 !spawner.stderr().contains("raddle: "),
                 "{}",
@@ -87,7 +87,7 @@ impl Site {
     }
 
     fn until_warm(&self, count: usize) {
-        until("they are warm", || self.world.one_shots().len() == count);
+        wait_until("they are warm", || self.world.one_shots().len() == count);
     }
 
     fn wait(&self, tids: &str) {
@@ -97,7 +97,7 @@ impl Site {
     }
 
     /// Asks the spawner to stop, and sees that nothing is left.
-    fn stop(&self, spawner: Started) -> crate::world::Ran {
+    fn stop(&self, spawner: RunningCommand) -> crate::world::CommandOutput {
         let ran = spawner.stop().ok();
         assert_eq!(self.cluster.pods(), [] as [Value; 0], "{}", ran.stderr);
         ran
@@ -134,7 +134,7 @@ fn runs_ten_tasks_in_ten_pods_and_deletes_them() {
     let hosts = site.world.lines("hosts");
     let hosts: BTreeSet<&str> = hosts.iter().map(String::as_str).collect();
     assert_eq!(hosts.len(), 10, "each task had a pod of its own");
-    until("two are warm again, and the others removed", || {
+    wait_until("two are warm again, and the others removed", || {
         let pods = site.cluster.pods();
         pods.len() == 2
             && pods
@@ -152,7 +152,7 @@ fn runs_ten_tasks_in_ten_pods_and_deletes_them() {
         );
     }
     is_kept("env", &["NO=thing"], &made[0]);
-    site.stop(spawner).says("launched ");
+    site.stop(spawner).stderr_contains("launched ");
 }
 
 /// Pods reach Redis themselves, so that nothing of what they do passes through the spawner.
@@ -196,7 +196,7 @@ fn counts_the_tasks_of_pods() {
     site.wait(&elsewhere);
     let after = site.world.submit(&["--", "true"]);
     site.wait(&after);
-    until("all are counted", || {
+    wait_until("all are counted", || {
         scrape(&url).get("worker_runtime_seconds_count") == Some(6.0)
     });
     let metrics = scrape(&url);
@@ -227,13 +227,13 @@ fn counts_the_tasks_of_pods() {
         "-c",
         &format!("{HOST}; test $RADDLE_ATTEMPT != 1 || sleep 600"),
     ]);
-    until("it runs", || site.world.lines("hosts").len() == 1);
+    wait_until("it runs", || site.world.lines("hosts").len() == 1);
     site.cluster.kill(&site.world.lines("hosts")[0], "Error");
     site.wait(&tid);
-    until("its loss is counted", || {
+    wait_until("its loss is counted", || {
         scrape(&url).get("worker_task_total{status=\"lost\"}") == Some(1.0)
     });
-    until("its end is counted", || {
+    wait_until("its end is counted", || {
         scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(5.0)
     });
     site.stop(spawner);
@@ -278,8 +278,8 @@ fn tolerates_an_overloaded_or_forgetful_api_server() {
             "-c",
             "echo >> begun; while ! test -e go; do sleep 0.02; done",
         ]);
-        until("they run", || site.world.lines("begun").len() == 2);
-        until("others are warm", || site.world.one_shots().len() == 4);
+        wait_until("they run", || site.world.lines("begun").len() == 2);
+        wait_until("others are warm", || site.world.one_shots().len() == 4);
         site.cluster
             .mishap("watch", Mishap::Refused(500, "InternalError", None));
         if forgets {
@@ -289,7 +289,7 @@ fn tolerates_an_overloaded_or_forgetful_api_server() {
         }
         site.world.file("go", "");
         site.wait(&tids);
-        until("they are removed", || site.cluster.pods().len() == 2);
+        wait_until("they are removed", || site.cluster.pods().len() == 2);
         let _ = fs::remove_file(site.world.path().join("go"));
         let _ = fs::remove_file(site.world.path().join("begun"));
     }
@@ -314,7 +314,7 @@ fn the_next_spawner_adopts_the_pods_of_a_killed_one() {
     let tids = site
         .world
         .submit(&["--array", "1-8", "--", "sh", "-c", wait]);
-    until("six run, which is all there may be", || {
+    wait_until("six run, which is all there may be", || {
         site.world.lines("begun").len() == 6
     });
     first.signal(libc::SIGKILL);
@@ -341,7 +341,7 @@ fn the_next_spawner_adopts_the_pods_of_a_killed_one() {
         "each ran once"
     );
     assert_eq!(site.world.lines("begun").len(), 8);
-    until(
+    wait_until(
         "the pods of the first are removed, and two of its own are warm",
         || {
             let pods = site.cluster.pods();
@@ -373,7 +373,7 @@ fn removes_unstarted_pods_of_a_dead_spawner() {
         .kill(runs["metadata"]["name"].as_str().unwrap(), "Error");
     let next = site.spawner();
     let tid = next.stdout().trim().to_owned();
-    until("they are removed, and two of its own are warm", || {
+    wait_until("they are removed, and two of its own are warm", || {
         let pods = site.cluster.pods();
         pods.len() == 2
             && pods
@@ -398,7 +398,7 @@ fn names_an_image_that_cannot_be_pulled_and_backs_off() {
         "--metrics-addr",
         "127.0.0.1:0",
     ]);
-    until("it says so", || {
+    wait_until("it says so", || {
         spawner
             .stderr()
             .contains("the image 'some/image:1' cannot be pulled (ImagePullBackOff)")
@@ -420,7 +420,7 @@ fn names_an_image_that_cannot_be_pulled_and_backs_off() {
     );
     // The image is there by now.
     site.until_warm(2);
-    until("what was stuck is removed", || {
+    wait_until("what was stuck is removed", || {
         site.cluster.pods().len() == 2
     });
     assert!(
@@ -446,7 +446,7 @@ fn reports_the_end_of_a_pod_and_retries_its_task() {
         let script =
             "cat /proc/sys/kernel/hostname >> hosts; test $RADDLE_ATTEMPT != 1 || sleep 600";
         let tid = site.world.submit(&["--", "sh", "-c", script]);
-        until("it runs", || {
+        wait_until("it runs", || {
             site.world.lines("hosts").len() == 2 * number + 1
         });
         site.cluster
@@ -457,9 +457,9 @@ fn reports_the_end_of_a_pod_and_retries_its_task() {
             2 * number + 2,
             "it ran again, elsewhere"
         );
-        until("it is told", || spawner.stderr().contains(words));
+        wait_until("it is told", || spawner.stderr().contains(words));
     }
-    until("they are removed", || site.cluster.pods().len() == 2);
+    wait_until("they are removed", || site.cluster.pods().len() == 2);
     site.stop(spawner);
 }
 
@@ -470,7 +470,7 @@ fn names_missing_permissions_of_a_spawner() {
     site.cluster
         .mishap("create", Mishap::Refused(403, "Forbidden", None));
     let spawner = site.spawner();
-    until("it says so", || {
+    wait_until("it says so", || {
         spawner
             .stderr()
             .contains("needs to create, list, watch and delete pods")
@@ -489,7 +489,7 @@ fn names_an_unreachable_api_server_and_stops_without_it() {
         config.replace(&site.cluster.url(), "http://127.0.0.1:9"),
     );
     let spawner = site.spawner();
-    until("it says so", || {
+    wait_until("it says so", || {
         spawner
             .stderr()
             .contains("the API server at 127.0.0.1:9 cannot be reached")
@@ -506,9 +506,9 @@ fn gives_up_a_pod_that_cannot_be_scheduled() {
         .next_pods(2, &json!({ "phase": "Pending", "conditions": refused }));
     let spawner = site.spawner();
     let words = "a pod did not run within 1 s: no node accepts it: 0/3 nodes are available: 3 Insufficient cpu";
-    until("it says so", || spawner.stderr().contains(words));
+    wait_until("it says so", || spawner.stderr().contains(words));
     site.until_warm(2);
-    until("what had no room is removed", || {
+    wait_until("what had no room is removed", || {
         site.cluster.pods().len() == 2
     });
     site.stop(spawner);
@@ -525,20 +525,20 @@ fn finishes_the_running_task_before_its_pod_is_deleted() {
         "-c",
         "echo >> begun; while ! test -e go; do sleep 0.02; done; echo >> ran",
     ]);
-    until("it runs", || site.world.lines("begun").len() == 1);
-    until("others are warm", || site.world.one_shots().len() == 3);
+    wait_until("it runs", || site.world.lines("begun").len() == 1);
+    wait_until("others are warm", || site.world.one_shots().len() == 3);
     // One that waits for a node when all is over has nothing to finish.
     site.cluster.next_pods(1, &pending());
     let more = site.world.submit(&["--", "sh", "-c", "true"]);
     site.wait(&more);
-    until("it waits", || {
+    wait_until("it waits", || {
         site.cluster
             .pods()
             .iter()
             .any(|pod| pod["status"]["phase"] == "Pending")
     });
     spawner.signal(libc::SIGTERM);
-    until("the idle ones are gone", || site.cluster.pods().len() == 1);
+    wait_until("the idle ones are gone", || site.cluster.pods().len() == 1);
     site.world.file("go", "");
     let ran = spawner.finish().ok();
     assert_eq!(site.world.task(&tid)["state"], "completed");
@@ -563,10 +563,10 @@ fn a_second_stop_requeues_running_tasks() {
     let tid = site
         .world
         .submit(&["--", "sh", "-c", "echo >> begun; exec sleep 600"]);
-    until("it runs", || site.world.lines("begun").len() == 1);
-    until("others are warm", || site.world.one_shots().len() == 3);
+    wait_until("it runs", || site.world.lines("begun").len() == 1);
+    wait_until("others are warm", || site.world.one_shots().len() == 3);
     spawner.signal(libc::SIGTERM);
-    until("the idle ones are gone", || site.cluster.pods().len() == 1);
+    wait_until("the idle ones are gone", || site.cluster.pods().len() == 1);
     spawner.stop().ok();
     assert_eq!(site.cluster.pods().len(), 0);
     assert_eq!(
@@ -595,15 +595,15 @@ fn keeps_a_password_only_in_a_secret() {
         .raddle(["spawner", "run", "--config", "spawner.toml"])
         .code(2);
     plain
-        .says("spawner.kubernetes.queue_secret")
-        .says("kubectl create secret");
+        .stderr_contains("spawner.kubernetes.queue_secret")
+        .stderr_contains("kubectl create secret");
     site.configure("queue_secret = 'raddle-queue'\ntemplate = 'worker.yaml'");
     site.world.file(
         "worker.yaml",
         "metadata: {labels: {team: ml}}\nspec: {nodeSelector: {disk: fast}}\n",
     );
     let spawner = site.spawner();
-    until("it is missed", || {
+    wait_until("it is missed", || {
         spawner
             .stderr()
             .contains("secret \"raddle-queue\" not found")
@@ -694,6 +694,6 @@ fn refuses_settings_that_pods_cannot_have() {
         world
             .raddle(args.into_iter().filter(|arg| !arg.is_empty()))
             .code(2)
-            .says(words);
+            .stderr_contains(words);
     }
 }

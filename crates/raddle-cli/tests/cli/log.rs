@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     metrics::said,
-    world::{World, until},
+    world::{World, wait_until},
 };
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -84,7 +84,7 @@ fn log_lines_about_a_task_have_its_attempt_and_trace() {
     world.raddle(["wait", "--timeout", "30", &own]).ok();
     // One whose runner is killed is an error.
     let killed = world.submit(&["--traceparent", PARENT, "--", "sleep", "600"]);
-    world.until_state(&killed, "running");
+    world.wait_for_state(&killed, "running");
     let title = format!("raddle-{}", &killed[9..]);
     let runner = || {
         world
@@ -92,9 +92,9 @@ fn log_lines_about_a_task_have_its_attempt_and_trace() {
             .into_iter()
             .find(|(_, shown)| shown.starts_with(&title))
     };
-    until("its runner wears its title", || runner().is_some());
+    wait_until("its runner wears its title", || runner().is_some());
     crate::world::kill(runner().unwrap().0, libc::SIGKILL);
-    world.until_state(&killed, "killed");
+    world.wait_for_state(&killed, "killed");
     let ran = worker.stop().ok();
     let lines = read(&ran.stderr);
     let of = |tid: &str| {

@@ -1,4 +1,4 @@
-//! The command line as people and scripts use it: real processes in directories of their own.
+//! The command line as people and scripts use it: real processes, each test in its own directory.
 
 #![expect(
     clippy::unwrap_used,
@@ -14,17 +14,12 @@ mod cert;
 mod chain;
 #[cfg(feature = "kubernetes")]
 mod cluster;
-#[cfg(feature = "docker")]
-#[cfg(feature = "docker")]
-mod contained;
-#[cfg(feature = "docker")]
-mod containers;
 mod control;
 mod database;
+#[cfg(feature = "docker")]
+mod docker_engine;
 mod durability;
 mod emergency;
-#[cfg(feature = "docker")]
-mod engine;
 mod faults;
 mod group;
 mod handlers;
@@ -56,7 +51,11 @@ mod schedule;
 mod shape;
 mod spawner;
 mod submit;
+#[cfg(feature = "docker")]
+mod task_containers;
 mod trace;
 mod waiting;
 mod worker;
+#[cfg(feature = "docker")]
+mod worker_containers;
 mod world;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     spawner::{end, on_redis},
-    world::{Started, World, until},
+    world::{RunningCommand, World, wait_until},
 };
 
 const TASKS: &str = r#"
@@ -25,13 +25,13 @@ fn deaf() -> String {
 }
 
 /// A manager in the foreground.
-fn manager(world: &World, flags: &[&str]) -> Started {
+fn manager(world: &World, flags: &[&str]) -> RunningCommand {
     let manager = world.start([&["manager", "serve"], flags].concat());
     manager.tid();
     manager
 }
 
-fn unix(world: &World, more: &[&str]) -> Started {
+fn unix(world: &World, more: &[&str]) -> RunningCommand {
     world.file("tasks.toml", TASKS);
     manager(
         world,
@@ -83,7 +83,7 @@ fn statuses(results: &[Value]) -> Vec<&str> {
 }
 
 fn refusal(world: &World, queue: &str, tid: &str) -> String {
-    until("it is answered", || !results(world, queue, tid).is_empty());
+    wait_until("it is answered", || !results(world, queue, tid).is_empty());
     let results = results(world, queue, tid);
     assert_eq!(statuses(&results), ["refused"], "{results:?}");
     assert_eq!(results[0]["exit_code"], 2);
@@ -103,10 +103,10 @@ fn notes(world: &World) -> Vec<String> {
 /// Waits until so many tasks that hold have begun to.
 fn until_held(world: &World, tasks: usize) {
     let begun = || world.lines("held").len();
-    until("it has begun", || begun() == tasks);
+    wait_until("it has begun", || begun() == tasks);
 }
 
-fn on_both(test: impl Fn(&World)) {
+fn on_both_engines(test: impl Fn(&World)) {
     test(&World::new());
     let (world, server) = on_redis();
     test(&world);
@@ -116,7 +116,7 @@ fn on_both(test: impl Fn(&World)) {
 
 #[test]
 fn a_request_to_the_root_manager_is_a_task_with_the_id_of_its_message() {
-    on_both(|world| {
+    on_both_engines(|world| {
         let prime_tid = {
             let waiting = prime(world, command(&["sh", "-c", "echo $RADDLE_TID"]));
             let peeked = world
@@ -171,7 +171,7 @@ fn a_request_to_the_root_manager_is_a_task_with_the_id_of_its_message() {
                 (&entry["status"], &entry["queue"]),
                 (&json!("active"), &json!("raddle.spawn.requests"))
             );
-            until("it has told what it has spawned", || {
+            wait_until("it has told what it has spawned", || {
                 managers(world)[0]["spawned_count"] == 2
             });
             world.raddle(["task", "ping", &tid]).ok();
@@ -184,7 +184,7 @@ fn a_request_to_the_root_manager_is_a_task_with_the_id_of_its_message() {
 
 #[test]
 fn a_manager_spawns_only_tasks_of_its_registry() {
-    on_both(|world| {
+    on_both_engines(|world| {
         let running = unix(world, &["--limits", "memory_mb=128,timeout=60,max_tasks=4"]);
         let queue = "worker.unix.requests";
         let good = ask(
@@ -263,49 +263,49 @@ fn errors_of_a_registry_name_the_line() {
     world
         .raddle([&["manager", "serve"], &flags[..]].concat())
         .code(2)
-        .says(says);
+        .stderr_contains(says);
     world
         .raddle([&["manager", "start"], &flags[..]].concat())
         .code(2)
-        .says(says);
+        .stderr_contains(says);
     world
         .raddle([&["worker", "spawn"], &flags[..]].concat())
         .code(2)
-        .says(says);
+        .stderr_contains(says);
     world.file("tasks.toml", "");
     world
         .raddle([&["manager", "serve"], &flags[..]].concat())
         .code(2)
-        .says("tasks.toml: lists no task");
+        .stderr_contains("tasks.toml: lists no task");
     world
         .raddle(["manager", "serve", "--type", "unix"])
         .code(2)
-        .says("name the file with --registry");
+        .stderr_contains("name the file with --registry");
     world
         .raddle(["manager", "serve", "--type", "one-shot"])
         .code(2)
-        .says("it is the name of another kind of worker");
+        .stderr_contains("it is the name of another kind of worker");
     world
         .raddle(["manager", "serve", "--limits", "memory=1"])
         .code(2)
-        .says("'memory=1' is not a limit");
+        .stderr_contains("'memory=1' is not a limit");
     world
         .raddle(["manager", "stop", "unix"])
         .code(2)
-        .says("no broker at");
+        .stderr_contains("no broker at");
 }
 
 #[test]
 fn the_next_root_manager_adopts_tasks_of_a_killed_one() {
-    on_both(|world| {
+    on_both_engines(|world| {
         world.file("tasks.toml", TASKS);
         let first = manager(world, &["--registry", "tasks.toml"]);
         let held = prime(
             world,
             json!({ "task": "hold", "params": { "text": "held" } }),
         );
-        world.until_state(&held, "running");
-        until("it has begun", || world.path().join("held").exists());
+        world.wait_for_state(&held, "running");
+        wait_until("it has begun", || world.path().join("held").exists());
         let pid = world.task(&held)["pid"].as_u64().unwrap();
         first.signal(libc::SIGKILL);
         first.finish();
@@ -347,10 +347,10 @@ fn the_next_root_manager_adopts_tasks_of_a_killed_one() {
 /// Its idle workers would take one request each.
 #[test]
 fn a_paused_manager_runs_nothing() {
-    on_both(|world| {
+    on_both_engines(|world| {
         let running = manager(world, &["--warm-pool", "2"]);
         let tid = running.tid();
-        until("its workers are idle", || world.one_shots().len() == 2);
+        wait_until("its workers are idle", || world.one_shots().len() == 2);
         world.raddle(["task", "pause", &tid]).ok();
         assert_eq!(
             world.one_shots(),
@@ -371,7 +371,7 @@ fn a_paused_manager_runs_nothing() {
 /// Its workers reach the broker through it, and their leases must not run out with its own.
 #[test]
 fn tasks_of_a_stopped_manager_continue() {
-    on_both(|world| {
+    on_both_engines(|world| {
         world.file("tasks.toml", TASKS);
         let running = manager(world, &["--registry", "tasks.toml"]);
         let held = prime(
@@ -380,12 +380,12 @@ fn tasks_of_a_stopped_manager_continue() {
         );
         until_held(world, 1);
         // The command may run before its start is recorded.
-        until("the start is recorded", || {
+        wait_until("the start is recorded", || {
             world.task(&held)["pid"].is_u64()
         });
         let pid = world.task(&held)["pid"].clone();
         running.signal(libc::SIGSTOP);
-        until("it is taken for gone", || managers(world).is_empty());
+        wait_until("it is taken for gone", || managers(world).is_empty());
         // For longer than any lease that was granted before.
         world.raddle(["wait", "--timeout", "4", &held]).code(124);
         let task = world.task(&held);
@@ -412,9 +412,9 @@ fn tasks_of_a_stopped_manager_continue() {
 /// The registry says where a worker of a manager is asked: as that manager is.
 #[test]
 fn requests_to_a_worker_of_a_manager_are_requests_to_the_manager() {
-    on_both(|world| {
+    on_both_engines(|world| {
         let running = unix(world, &["--warm-pool", "2"]);
-        until("its workers are idle", || world.one_shots().len() == 2);
+        wait_until("its workers are idle", || world.one_shots().len() == 2);
         let worker = world.one_shots().remove(0);
         assert_eq!(worker["queue"], "worker.unix.requests");
         let request = json!({ "task": "note", "params": { "text": "asked" } });
@@ -440,7 +440,7 @@ fn requests_to_a_worker_of_a_manager_are_requests_to_the_manager() {
 
 #[test]
 fn two_root_managers_share_requests() {
-    on_both(|world| {
+    on_both_engines(|world| {
         let primes = [manager(world, &[]), manager(world, &[])];
         let requests: Vec<String> = (0..30)
             .map(|n| {
@@ -467,12 +467,12 @@ fn two_root_managers_share_requests() {
 
 /// Has a manager finish, then give back what it runs, then kill that: each when it is known to have heard the word before. What it runs has to be
 /// deaf to SIGTERM, or all may be over before anybody has seen that it is stopping.
-fn kill_in_stages(world: &World, manager: &Started) {
+fn kill_in_stages(world: &World, manager: &RunningCommand) {
     let tid = manager.stdout().trim().to_owned();
     for status in ["draining", "stopping"] {
         manager.signal(libc::SIGTERM);
         let title = format!("raddle-{}:worker-prime:{status}", &tid[9..]);
-        until(status, || {
+        wait_until(status, || {
             world
                 .processes()
                 .iter()
@@ -484,11 +484,11 @@ fn kill_in_stages(world: &World, manager: &Started) {
 
 #[test]
 fn killing_a_root_manager_does_not_affect_tasks_of_another() {
-    on_both(|world| {
+    on_both_engines(|world| {
         world.file("tasks.toml", deaf());
         let hold = |text: &str, begun: usize| {
             let tid = prime(world, json!({ "task": "hold", "params": { "text": text } }));
-            world.until_state(&tid, "running");
+            world.wait_for_state(&tid, "running");
             until_held(world, begun);
             tid
         };
@@ -522,7 +522,7 @@ fn killing_a_root_manager_does_not_affect_tasks_of_another() {
         let pid = world.task(&kept)["pid"].clone();
         kill_in_stages(world, &goes);
         goes.finish().ok();
-        until("what it ran is given back", || {
+        wait_until("what it ran is given back", || {
             world.task(&back)["state"] == "created"
         });
         let task = world.task(&kept);
@@ -557,7 +557,7 @@ fn a_second_stop_of_a_root_manager_reaches_its_managers() {
         "worker.unix.requests",
         json!({ "task": "hold", "params": { "text": "x" } }),
     );
-    world.until_state(&held, "running");
+    world.wait_for_state(&held, "running");
     until_held(&world, 1);
     // Nobody is the parent of the manager from now on: it hears words alone.
     first.signal(libc::SIGKILL);
@@ -566,7 +566,7 @@ fn a_second_stop_of_a_root_manager_reaches_its_managers() {
     kill_in_stages(&world, &next);
     next.finish();
     let is_left = || managers(&world).iter().any(|entry| entry["type"] == "unix");
-    until("the manager has left", || !is_left());
+    wait_until("the manager has left", || !is_left());
     assert_eq!(
         world.task(&held)["state"],
         "created",
@@ -576,7 +576,7 @@ fn a_second_stop_of_a_root_manager_reaches_its_managers() {
 
 #[test]
 fn a_root_manager_spawns_managers_and_stops_them_with_itself() {
-    on_both(|world| {
+    on_both_engines(|world| {
         world.file("tasks.toml", TASKS);
         let first = world
             .raddle(["manager", "start"])
@@ -612,7 +612,7 @@ fn a_root_manager_spawns_managers_and_stops_them_with_itself() {
         );
         // Asked of the prime, done by who lists it.
         let held = prime(world, json!({ "task": "hold", "params": { "text": "x" } }));
-        world.until_state(&held, "running");
+        world.wait_for_state(&held, "running");
         assert_eq!(world.task(&held)["parent"], unix.as_str());
         let tree = world.raddle(["task", "tree"]).ok();
         let names = [
@@ -654,7 +654,7 @@ fn a_root_manager_spawns_managers_and_stops_them_with_itself() {
         world.file("go", "");
         world.raddle(["wait", &held]).ok();
         world.raddle(["manager", "stop"]).ok();
-        until("all have left", || managers(world).is_empty());
+        wait_until("all have left", || managers(world).is_empty());
         assert_eq!(world.task(&asked_for)["state"], "completed");
     });
 }
@@ -675,7 +675,7 @@ fn a_root_manager_replaces_a_dead_manager() {
     ];
     let made = world.raddle(spawn).ok().json();
     crate::world::kill(made["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
-    until("another is there", || {
+    wait_until("another is there", || {
         let list = managers(&world);
         list.iter()
             .any(|entry| entry["type"] == "unix" && entry["pid"] != made["pid"])
@@ -692,7 +692,7 @@ fn a_root_manager_replaces_a_dead_manager() {
 
 #[test]
 fn a_root_manager_stops_managers_of_a_killed_one() {
-    on_both(|world| {
+    on_both_engines(|world| {
         world.file("tasks.toml", TASKS);
         let first = manager(world, &[]);
         world
@@ -744,7 +744,7 @@ fn a_manager_runs_without_a_root_manager() {
     let unix = world
         .raddle(spawn)
         .ok()
-        .says("no root manager is alive")
+        .stderr_contains("no root manager is alive")
         .text()
         .trim()
         .to_owned();
@@ -764,7 +764,7 @@ fn a_manager_runs_without_a_root_manager() {
     world
         .raddle(["queue", "write", "worker.unix.control", "STOP"])
         .ok();
-    until("it has left", || managers(&world).is_empty());
+    wait_until("it has left", || managers(&world).is_empty());
     world
         .raddle([
             "worker",
@@ -775,5 +775,5 @@ fn a_manager_runs_without_a_root_manager() {
             "tasks.toml",
         ])
         .code(2)
-        .says("cannot be spawned");
+        .stderr_contains("cannot be spawned");
 }

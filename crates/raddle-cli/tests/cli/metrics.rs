@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::world::{Started, World, until};
+use crate::world::{RunningCommand, World, wait_until};
 
 const ANYWHERE: &str = "127.0.0.1:0";
 
@@ -39,14 +39,14 @@ const OF_QUEUES: [&str; 3] = [
 pub(crate) struct Metrics(String);
 
 /// What somebody who was started with `--json` says of itself.
-pub(crate) fn said(started: &Started) -> Value {
-    until("it has said where it is", || {
+pub(crate) fn said(started: &RunningCommand) -> Value {
+    wait_until("it has said where it is", || {
         started.stdout().ends_with('\n')
     });
     serde_json::from_str(&started.stdout()).unwrap()
 }
 
-fn url_of(started: &Started) -> String {
+fn url_of(started: &RunningCommand) -> String {
     said(started)["metrics"].as_str().unwrap().to_owned()
 }
 
@@ -141,7 +141,7 @@ fn a_worker_serves_its_task_counters() {
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.raddle(["wait", &failed, &late]).code(1);
     // Whoever waits for a task hears of its end from the broker, at the same time as the worker, which counts it then.
-    until("the last one is counted", || {
+    wait_until("the last one is counted", || {
         scrape(&url).get("worker_runtime_seconds_count") == Some(6.0)
     });
     let metrics = scrape(&url);
@@ -196,7 +196,7 @@ fn broker_metrics_count_waiting_tasks_by_kind() {
         .raddle(["worker", "start", "--no-detach", "--idle-exit", "0"])
         .ok();
     world.raddle(["wait", &dead]).code(1);
-    until("the rest between two looks is over", || {
+    wait_until("the rest between two looks is over", || {
         scrape(&url).get("raddle_tasks_dead") == Some(1.0)
     });
     let metrics = scrape(&url);
@@ -238,7 +238,7 @@ fn a_spawner_keeps_counters_of_exited_workers() {
     ];
     let spawner = world.start(flags);
     let url = url_of(&spawner);
-    until("two are warm", || {
+    wait_until("two are warm", || {
         scrape(&url).get("warm_spawner_idle_workers") == Some(2.0)
     });
     let tids = world.submit(&["--array", "1-9", "--", "true"]);
@@ -246,7 +246,7 @@ fn a_spawner_keeps_counters_of_exited_workers() {
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.raddle(["wait", &failed]).code(1);
     let exits = |reason: &str| format!("worker_exit_reason{{reason=\"{reason}\"}}");
-    until("ten are gone", || {
+    wait_until("ten are gone", || {
         scrape(&url).get(&exits("success")) == Some(10.0)
     });
     let metrics = scrape(&url);
@@ -277,7 +277,7 @@ fn a_spawner_keeps_counters_of_exited_workers() {
 
     // One that is killed in the middle of a task has told nothing that could be half true.
     let tid = world.submit(&["--", "sh", "-c", "test $RADDLE_ATTEMPT != 1 || sleep 600"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let list = || world.workers();
     let busy = || {
         list()
@@ -287,10 +287,10 @@ fn a_spawner_keeps_counters_of_exited_workers() {
             .find(|w| w["type"] == "one-shot" && w["load"] == 1.0)?["pid"]
             .as_i64()
     };
-    until("the registry knows who is busy", || busy().is_some());
+    wait_until("the registry knows who is busy", || busy().is_some());
     crate::world::kill(busy().unwrap() as i32, libc::SIGKILL);
     world.raddle(["wait", &tid]).ok();
-    until(
+    wait_until(
         "the loss is told, by the spawner that speaks for it",
         || {
             let metrics = scrape(&url);
@@ -319,7 +319,7 @@ fn a_spawner_counts_tasks_behind_the_socket_of_another_worker() {
         "--serve",
         "work.sock",
     ]);
-    until("it serves", || world.path().join("work.sock").exists());
+    wait_until("it serves", || world.path().join("work.sock").exists());
     let flags = [
         "--queue-url",
         "unix:work.sock",
@@ -335,7 +335,7 @@ fn a_spawner_counts_tasks_behind_the_socket_of_another_worker() {
     let url = url_of(&spawner);
     let tids = world.submit(&["--array", "1-3", "--", "true"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
-    until("they are counted", || {
+    wait_until("they are counted", || {
         scrape(&url).get("worker_task_total{status=\"completed\"}") == Some(3.0)
     });
     spawner.stop().ok();
@@ -397,11 +397,11 @@ fn metrics_beyond_loopback_need_a_flag() {
         let with = |address: &str| world.raddle([command, &["--metrics-addr", address]].concat());
         with("0.0.0.0:0")
             .code(2)
-            .says("0.0.0.0:0 can be reached from other machines")
-            .says("--metrics-public");
+            .stderr_contains("0.0.0.0:0 can be reached from other machines")
+            .stderr_contains("--metrics-public");
         with("here")
             .code(2)
-            .says("'here' is not an address to listen on");
+            .stderr_contains("'here' is not an address to listen on");
     }
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -409,8 +409,8 @@ fn metrics_beyond_loopback_need_a_flag() {
         .raddle(["worker", "start", "--metrics-addr", &address])
         .code(2);
     refused
-        .says(&format!("cannot listen on {address}"))
-        .says("give another address with --metrics-addr");
+        .stderr_contains(&format!("cannot listen on {address}"))
+        .stderr_contains("give another address with --metrics-addr");
     assert_eq!(world.processes(), []);
     let open = world.start([
         "metrics",
@@ -440,7 +440,7 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
         "[process.a]\n[[process.a.worker]]\nslug = 'a'\n",
     );
     let manager = world.start(["up"]);
-    until("it is up", || manager.stderr().contains(" up\n"));
+    wait_until("it is up", || manager.stderr().contains(" up\n"));
     let exporter = world.start(["metrics", "serve", "--json", "--metrics-addr", ANYWHERE]);
     let url = url_of(&exporter);
     world.raddle(["group", "off", "a"]).ok();
@@ -491,7 +491,7 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
             .unwrap();
         assert!(ran.status.success(), "{ran:?}\n{}", page.0);
     };
-    until("no process is left", || {
+    wait_until("no process is left", || {
         matches!(count("resident"), (Some(1.0), Some(0.0), _))
     });
     let (_, managers, page) = count("group");
@@ -499,7 +499,7 @@ fn the_alert_for_absent_workers_fires_beside_a_manager() {
     fires(&page, true);
     // A worker that has other queues takes tasks, too.
     world.worker(&[]);
-    until("there is a worker", || {
+    wait_until("there is a worker", || {
         matches!(count("resident"), (Some(1.0), Some(1.0), _))
     });
     fires(&count("resident").2, false);

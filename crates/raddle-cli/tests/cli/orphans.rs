@@ -2,7 +2,7 @@
 
 use crate::{
     shape::{shape, snapshot, without_ids},
-    world::{World, until},
+    world::{World, wait_until},
 };
 
 fn kill(worker: &serde_json::Value) {
@@ -31,12 +31,12 @@ fn reclaims_only_tasks_of_dead_workers() {
     let orphan = world.submit(&["--queue", "a", "--retry", "3", "--", "sleep", "600"]);
     let kept = world.submit(&["--queue", "b", "--", "sleep", "600"]);
     for tid in [&orphan, &kept] {
-        world.until_state(tid, "running");
+        world.wait_for_state(tid, "running");
     }
     let ran = world
         .raddle(["requeue-orphans"])
         .ok()
-        .says("no task belongs to a dead worker");
+        .stderr_contains("no task belongs to a dead worker");
     assert_eq!(ran.text(), "");
     assert_eq!(
         world.raddle(["requeue-orphans", "--json"]).ok().text(),
@@ -46,7 +46,7 @@ fn reclaims_only_tasks_of_dead_workers() {
     kill(&first);
     kill(&second);
     let mut taken = Vec::new();
-    until("both are taken back", || {
+    wait_until("both are taken back", || {
         taken.extend(
             world
                 .raddle(["requeue-orphans", "--json"])
@@ -90,7 +90,7 @@ fn doctor_reports_a_dead_worker_until_its_tasks_are_reclaimed() {
     let world = World::new();
     let worker = world.raddle(["worker", "start", "--json"]).ok().json();
     let tid = world.submit(&["--", "sleep", "600"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let stale = || {
         let doctor = world.raddle(["doctor", "--json"]).ok().json();
         let checks = doctor["checks"].as_array().unwrap().clone();
@@ -104,7 +104,7 @@ fn doctor_reports_a_dead_worker_until_its_tasks_are_reclaimed() {
         (&true.into(), &"0 without a valid lease".into())
     );
     kill(&worker);
-    until("its lease is over", || stale()["ok"] == false);
+    wait_until("its lease is over", || stale()["ok"] == false);
     let found = stale();
     assert_eq!(
         (&found["detail"], &found["vital"]),
@@ -132,10 +132,10 @@ fn prints_each_reclaimed_task() {
     let world = World::new();
     let worker = world.raddle(["worker", "start", "--json"]).ok().json();
     let tid = world.submit(&["--", "sleep", "600"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     kill(&worker);
     let mut told = String::new();
-    until("it is taken back", || {
+    wait_until("it is taken back", || {
         told = world.raddle(["requeue-orphans"]).ok().text().to_owned();
         !told.is_empty()
     });
@@ -152,10 +152,10 @@ fn does_not_create_a_broker() {
     world
         .raddle(["requeue-orphans"])
         .code(2)
-        .says("no broker at");
+        .stderr_contains("no broker at");
     assert!(!world.path().join(".raddle").exists());
     world
         .raddle(["requeue-orphans", "--queue-url", "mem://"])
         .code(2)
-        .says("exists only in one process");
+        .stderr_contains("exists only in one process");
 }

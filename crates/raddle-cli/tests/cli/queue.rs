@@ -2,7 +2,7 @@
 
 use crate::{
     shape::{shape, snapshot},
-    world::{World, until},
+    world::{World, wait_until},
 };
 
 #[test]
@@ -111,7 +111,7 @@ fn lines_and_files_are_written_as_messages() {
     world
         .raddle(["queue", "write", "q", "--file", "none"])
         .code(2)
-        .says("cannot read none: ");
+        .stderr_contains("cannot read none: ");
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn stats_of_a_queue_count_its_tasks() {
         "-c",
         "echo begun; sleep 600",
     ]);
-    until("it runs", || running.stdout() == "begun\n");
+    wait_until("it runs", || running.stdout() == "begun\n");
     assert_eq!(tasks()["running"], 1);
     running.stop().code(130);
     assert!(
@@ -267,7 +267,7 @@ fn stats_of_a_queue_count_its_tasks() {
 fn a_reader_and_a_watcher_wait() {
     let world = World::new();
     let reading = world.start(["queue", "read", "q", "--wait", "60"]);
-    until("the directory is made", || {
+    wait_until("the directory is made", || {
         world.path().join(".raddle/raddle.db").exists()
     });
     let watching = world.start(["queue", "watch", "q", "--limit", "2", "--json"]);
@@ -312,7 +312,7 @@ fn broadcasts_to_queues_that_are_not_empty() {
     world
         .raddle(["queue", "broadcast", "nobody*", "hello"])
         .ok()
-        .says("no matching queue");
+        .stderr_contains("no matching queue");
     let tid = world.submit(&["--", "true"]);
     world
         .raddle(["queue", "broadcast", "T*.ctrl_in", "STOP"])
@@ -335,7 +335,7 @@ fn the_queues_of_a_task_follow_it() {
     world
         .raddle(["queue", "read", &format!("T{tid}.inbox")])
         .code(2)
-        .says("records of the broker");
+        .stderr_contains("records of the broker");
     world
         .raddle([
             "worker",
@@ -361,7 +361,7 @@ fn the_queues_of_a_task_follow_it() {
     world
         .raddle(["queue", "write", &format!("T{tid}.ctrl_in"), "STOP"])
         .code(2)
-        .says("failed already");
+        .stderr_contains("failed already");
     let waiting = world.submit(&["--", "true"]);
     let ran = world
         .raddle(["queue", "write", &format!("T{waiting}.ctrl_in"), "kill"])
@@ -370,7 +370,7 @@ fn the_queues_of_a_task_follow_it() {
     world
         .raddle(["queue", "peek", "not a name"])
         .code(2)
-        .says("not a queue name");
+        .stderr_contains("not a queue name");
 }
 
 #[test]
@@ -405,15 +405,15 @@ fn the_queues_of_a_task_are_named_by_its_short_id() {
     world
         .raddle(["queue", "write", "T0000000001.ctrl_in", "STOP"])
         .code(2)
-        .says("no task has an id that ends in 0000000001");
+        .stderr_contains("no task has an id that ends in 0000000001");
     world
         .raddle(["queue", "write", "T123.ctrl_in", "STOP"])
         .code(2)
-        .says("not a queue of a task");
+        .stderr_contains("not a queue of a task");
     world
         .raddle(["queue", "write", &format!("T{tid}.control"), "STOP"])
         .code(2)
-        .says("not a queue of a task");
+        .stderr_contains("not a queue of a task");
 }
 
 /// It would wait for ever, and its writer for what comes of it.
@@ -423,14 +423,14 @@ fn refuses_invalid_control_messages() {
     world
         .raddle(["queue", "write", "raddle.workers.control", "PING"])
         .code(2)
-        .says("no live worker");
+        .stderr_contains("no live worker");
     world
         .raddle(["queue", "write", "worker.unix.control", "PING"])
         .code(2)
-        .says("no live worker");
+        .stderr_contains("no live worker");
     world.worker(&["--concurrency", "1"]);
     let tid = world.submit(&["--", "sleep", "600"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let control = format!("T{tid}.ctrl_in");
     for typo in [
         "STPO",
@@ -441,17 +441,17 @@ fn refuses_invalid_control_messages() {
         let refused = world
             .raddle(["queue", "write", &control, typo])
             .code(2)
-            .says("STOP, KILL, PAUSE");
+            .stderr_contains("STOP, KILL, PAUSE");
         assert_eq!(refused.text(), "", "{typo}");
     }
     world
         .raddle(["queue", "write", "raddle.workers.control", "PNIG"])
         .code(2)
-        .says("STOP, KILL, PAUSE");
+        .stderr_contains("STOP, KILL, PAUSE");
     world
         .raddle(["queue", "write", &control, r#"{"command":"Kill"}"#])
         .ok();
-    world.until_state(&tid, "killed");
+    world.wait_for_state(&tid, "killed");
 }
 
 #[test]
@@ -460,7 +460,7 @@ fn returns_messages_that_could_not_be_printed() {
     world.raddle(["queue", "write", "q", "precious"]).ok();
     // The reader has closed its end before anything is written.
     let script = "{ sleep 0.5; raddle queue read q; echo ${?} >&2; } | true; sleep 1.5";
-    world.bash(script).ok().says("0");
+    world.bash(script).ok().stderr_contains("0");
     assert_eq!(
         world.raddle(["queue", "read", "q"]).ok().text(),
         "precious\n"

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Ran, World, until};
+use crate::world::{CommandOutput, World, wait_until};
 
 const TASKS: &str = "
 [task.grep]
@@ -11,7 +11,7 @@ params = { pattern = 'string', file = { default = '/etc/hosts' } }
 ";
 
 /// A prime, below it a manager `unix`, and below that a task `grep` that runs until there is a file `go`; then the one-liners.
-fn with_a_hierarchy(one_liners: &str) -> (World, Ran) {
+fn with_a_hierarchy(one_liners: &str) -> (World, CommandOutput) {
     let world = World::new();
     world.file("tasks.toml", TASKS);
     let script = format!(
@@ -23,12 +23,12 @@ fn with_a_hierarchy(one_liners: &str) -> (World, Ran) {
         set +e
         {one_liners}"#
     );
-    let ran = world.bash_apart(&script);
+    let ran = world.bash_in_namespaces(&script);
     (world, ran)
 }
 
 fn json_of(world: &World, name: &str) -> Value {
-    serde_json::from_str(&world.trimmed(name)).unwrap()
+    serde_json::from_str(&world.read_trimmed(name)).unwrap()
 }
 
 /// What is asked about workers, all in one hierarchy: a process tree takes a while.
@@ -49,9 +49,9 @@ fn workers_are_tasks_spawn_children_and_other_workers_under_one_id() {
     );
     ran.ok();
     let (prime, unix, grep) = (
-        world.trimmed("prime.tid"),
-        world.trimmed("unix.tid"),
-        world.trimmed("grep.tid"),
+        world.read_trimmed("prime.tid"),
+        world.read_trimmed("unix.tid"),
+        world.read_trimmed("grep.tid"),
     );
     // test_worker_is_task: it has the lifecycle of a task, and no end of its own.
     let worker = json_of(&world, "worker_is_task");
@@ -73,23 +73,23 @@ fn workers_are_tasks_spawn_children_and_other_workers_under_one_id() {
     );
     assert!(
         world
-            .trimmed("process_list")
+            .read_trimmed("process_list")
             .contains(&format!("raddle-{}:grep:running", &grep[9..]))
     );
     // test_tid_correlation: the id of the message is the id of the task, everywhere.
     assert_eq!(
-        world.trimmed("correlation"),
+        world.read_trimmed("correlation"),
         format!("test /etc/hosts {grep}")
     );
     for step in ["created", "running", "completed"] {
         assert!(
             world
-                .trimmed("log")
+                .read_trimmed("log")
                 .contains(&format!("\"event\":\"{step}\"")),
             "{step}"
         );
     }
-    let results = world.trimmed("results");
+    let results = world.read_trimmed("results");
     assert!(
         results.contains("\"status\":\"spawned\"") && results.contains("\"status\":\"completed\""),
         "{results}"
@@ -99,7 +99,7 @@ fn workers_are_tasks_spawn_children_and_other_workers_under_one_id() {
     assert_eq!(secondary["spec"]["name"], "worker-unix");
     assert_ne!(secondary["parent"], Value::Null);
     // The registry says who can do what, and where to ask.
-    let registry = world.trimmed("registry");
+    let registry = world.read_trimmed("registry");
     let entry = registry
         .lines()
         .find(|line| line.contains("worker.unix.requests"))
@@ -136,7 +136,7 @@ fn spawns_a_worker_by_its_type() {
             .trim()
             .to_owned();
         let mut managers = json!([]);
-        until("it is there", || {
+        wait_until("it is there", || {
             managers = world.raddle(["manager", "list", "--json"]).ok().json();
             managers
                 .as_array()
@@ -206,12 +206,12 @@ fn a_request_is_routed_by_the_registry() {
     world
         .raddle(["queue", "write", queue, unknown])
         .code(2)
-        .says("unknown task 'video'")
-        .says("count");
+        .stderr_contains("unknown task 'video'")
+        .stderr_contains("count");
     world
         .raddle(["queue", "write", queue, "count"])
         .code(2)
-        .says("not JSON");
+        .stderr_contains("not JSON");
 }
 
 #[test]
@@ -242,18 +242,18 @@ fn system_tools_find_inspect_and_end_a_hierarchy() {
         "0",
         "nothing is left: {ran:?}"
     );
-    assert_eq!(world.trimmed("found"), world.trimmed("grep.tid"));
+    assert_eq!(world.read_trimmed("found"), world.read_trimmed("grep.tid"));
     assert!(
         world
-            .trimmed("reserved")
-            .contains(&world.trimmed("grep.tid"))
+            .read_trimmed("reserved")
+            .contains(&world.read_trimmed("grep.tid"))
     );
-    let managers = world.trimmed("managers");
+    let managers = world.read_trimmed("managers");
     for title in ["worker-prime:", "worker-unix:"] {
         assert!(managers.contains(title), "{managers}");
     }
     // Of the managers only the runner of one that is a task itself is called running.
-    let titles = world.trimmed("titles");
+    let titles = world.read_trimmed("titles");
     for title in [
         "1 grep:running",
         "1 worker-prime:busy",
@@ -267,7 +267,9 @@ fn system_tools_find_inspect_and_end_a_hierarchy() {
     }
     for tid in ["prime.tid", "unix.tid", "grep.tid"] {
         assert!(
-            world.trimmed("every").contains(&world.trimmed(tid)),
+            world
+                .read_trimmed("every")
+                .contains(&world.read_trimmed(tid)),
             "{tid}"
         );
     }

@@ -307,8 +307,8 @@ try "redis+unix:$PWD/no.sock?password=geheim"
     ));
     let ran = ran
         .ok()
-        .says("does not accept the user and password")
-        .says("cannot reach redis+unix:");
+        .stderr_contains("does not accept the user and password")
+        .stderr_contains("cannot reach redis+unix:");
     assert_eq!(ran.text(), "code 125\n".repeat(3));
     assert!(
         !ran.stderr.contains("geheim") && !ran.stderr.contains("falsch"),

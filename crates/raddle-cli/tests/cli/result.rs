@@ -2,7 +2,7 @@
 
 use crate::{
     shape::{shape, snapshot, without_ids},
-    world::{World, until},
+    world::{World, wait_until},
 };
 
 /// Works off what waits.
@@ -26,12 +26,12 @@ fn result_prints_output_and_exits_with_the_code() {
     world
         .raddle(["result", &tid])
         .code(2)
-        .says("not finished")
-        .says("--wait");
+        .stderr_contains("not finished")
+        .stderr_contains("--wait");
     world
         .raddle(["result", "--wait", "--timeout", "0.2", &tid])
         .code(124)
-        .says("task explain");
+        .stderr_contains("task explain");
     work_off(&world);
     let ran = world.raddle(["result", &tid]).code(9);
     assert_eq!((ran.text(), ran.stderr.as_str()), ("out\n", "err\n"));
@@ -93,7 +93,7 @@ fn wait_ends_with_the_task() {
             tids[1],
         ])
         .code(124)
-        .says(&slow);
+        .stderr_contains(&slow);
     assert_eq!(
         tids_of(ran.json()),
         [tids[0], tids[1]],
@@ -106,7 +106,7 @@ fn wait_ends_with_the_task() {
     world
         .raddle(["wait", tids[0], "1000000000000000000"])
         .code(2)
-        .says("no task 1000000000000000000");
+        .stderr_contains("no task 1000000000000000000");
     world.raddle(["task", "kill", &slow]).ok();
 }
 
@@ -147,7 +147,7 @@ fn logs_show_all_attempts_or_one() {
     world
         .raddle(["logs", "--attempt", "3", &tid])
         .code(2)
-        .says("2 attempts");
+        .stderr_contains("2 attempts");
     let ran = world
         .raddle(["logs", "--json", "--attempt", "2", &tid])
         .ok();
@@ -171,7 +171,7 @@ fn logs_follow_a_running_task() {
         "echo first; while ! test -e go; do sleep 0.05; done; echo last",
     ]);
     let following = world.start(["logs", "-f", &tid]);
-    until("the first line is shown", || {
+    wait_until("the first line is shown", || {
         following.stdout() == "first\n"
     });
     world.file("go", "");
@@ -200,7 +200,7 @@ fn ids_may_be_short() {
     world
         .raddle(["tid", &format!("{other:010}")])
         .code(2)
-        .says("no task has an id that ends in");
+        .stderr_contains("no task has an id that ends in");
 }
 
 #[test]
@@ -221,9 +221,9 @@ fn reading_commands_create_no_files() {
         world
             .raddle(args)
             .code(2)
-            .says("no broker at sqlite:")
-            .says("does not exist")
-            .says("raddle submit");
+            .stderr_contains("no broker at sqlite:")
+            .stderr_contains("does not exist")
+            .stderr_contains("raddle submit");
     }
     let doctor = world.raddle(["doctor"]).ok();
     assert!(
@@ -273,7 +273,7 @@ fn lists_are_filtered() {
     let ran = world
         .raddle(["task", "list", "--limit", "1"])
         .ok()
-        .says("--limit");
+        .stderr_contains("--limit");
     let header: Vec<&str> = ran.lines()[0].split_whitespace().collect();
     assert_eq!(
         header,
@@ -329,7 +329,7 @@ fn explanations_name_the_reason() {
         explain(&plain)
     );
     world.worker(&["--caps", "cpu", "--concurrency", "1"]);
-    world.until_state(&plain, "completed");
+    world.wait_for_state(&plain, "completed");
     assert!(explain(&plain).contains("finished"));
     assert!(explain(&gpu).contains("lacks gpu"), "{}", explain(&gpu));
     assert!(
@@ -346,7 +346,7 @@ fn explanations_name_the_reason() {
     assert!(explain(&later).contains("paused"), "{}", explain(&later));
 
     let slow = world.submit(&["--", "sleep", "600"]);
-    world.until_state(&slow, "running");
+    world.wait_for_state(&slow, "running");
     assert!(
         explain(&slow).contains("is running on worker [tid] as process"),
         "{}",
@@ -354,7 +354,7 @@ fn explanations_name_the_reason() {
     );
     let queued = world.submit(&["--array", "1-40", "--priority", "1", "--", "true"]);
     let last = queued.lines().last().unwrap();
-    until("the worker has told that it is busy", || {
+    wait_until("the worker has told that it is busy", || {
         explain(last).contains("the one able worker is busy")
     });
     assert!(explain(last).contains("waits behind"), "{}", explain(last));
@@ -383,13 +383,13 @@ fn notes_that_a_tree_is_cut_off() {
     let tree = world
         .raddle(["task", "tree"])
         .ok()
-        .says("more than 10000 tasks")
-        .says("raddle task list");
+        .stderr_contains("more than 10000 tasks")
+        .stderr_contains("raddle task list");
     assert_eq!(tree.lines().len(), 10_000);
     let json = world
         .raddle(["task", "tree", "--json"])
         .ok()
-        .says("more than 10000 tasks");
+        .stderr_contains("more than 10000 tasks");
     assert_eq!(json.json().as_array().unwrap().len(), 10_000);
     let one = world.raddle(["task", "tree", &oldest]).ok();
     assert!(one.text().contains("oldest (created)"), "{}", one.text());
@@ -408,7 +408,7 @@ fn trees_show_workers_with_their_tasks() {
         "raddle run --name child -- sleep 600",
     ]);
     let tree = || without_ids(world.raddle(["task", "tree"]).ok().text());
-    until("the child runs", || tree().contains("child (running)"));
+    wait_until("the child runs", || tree().contains("child (running)"));
     let shown = tree();
     let mut lines = shown
         .lines()
@@ -443,9 +443,9 @@ fn status_watch_updates_after_an_event() {
         .raddle(["queue", "write", "q", "there is a project"])
         .ok();
     let watching = world.start(["status", "--watch", "--json"]);
-    until("it is shown", || watching.stdout().lines().count() == 1);
+    wait_until("it is shown", || watching.stdout().lines().count() == 1);
     world.submit(&["--", "true"]);
-    until("it is shown again", || {
+    wait_until("it is shown again", || {
         watching
             .stdout()
             .lines()
@@ -533,10 +533,10 @@ fn status_watch_ends_with_the_work() {
     world.submit(&["--array", "1-3", "--", "true"]);
     let watch = world.start(["status", "--watch"]);
     let lines = world.start(["status", "--watch", "--json"]);
-    until("it shows what there is to do", || {
+    wait_until("it shows what there is to do", || {
         watch.stdout().contains(" 0 of 3 done")
     });
-    until("it says so in JSON", || {
+    wait_until("it says so in JSON", || {
         lines.stdout().contains(r#""left":3"#)
     });
     world.worker(&[]);

@@ -6,7 +6,7 @@ use raddle_testnet::is_root;
 
 use crate::{
     shape::{shape, snapshot},
-    world::{World, until},
+    world::{World, wait_until},
 };
 
 #[test]
@@ -26,7 +26,7 @@ fn passes_on_output_and_exit_code() {
     world
         .raddle(["run", "--", "sh", "-c", "kill -SEGV $$"])
         .code(139)
-        .says("signal 11");
+        .stderr_contains("signal 11");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn run_leaves_tasks_with_requirements_to_workers() {
         "-c",
         "echo $RADDLE_TID",
     ]);
-    until("it says what is missing", || {
+    wait_until("it says what is missing", || {
         run.stderr().contains(" waits: ")
     });
     let worker = world.worker(&["--caps", "gpu"]);
@@ -130,7 +130,7 @@ fn run_leaves_tasks_with_requirements_to_workers() {
     world
         .raddle(["run", "--queue-url", "mem://", "--no-inline", "--", "true"])
         .code(2)
-        .says("mem://");
+        .stderr_contains("mem://");
 }
 
 /// What is opened where a standard descriptor was closed would be taken for that: a database for the terminal.
@@ -182,13 +182,13 @@ fn a_task_runs_in_a_directory_that_only_its_submitter_can_enter() {
 fn prints_output_as_it_is_written() {
     let world = World::new();
     let started = world.start(["run", "--", "sh", "-c", "echo first; sleep 600"]);
-    until("the first line is shown", || started.stdout() == "first\n");
+    wait_until("the first line is shown", || started.stdout() == "first\n");
     started.signal(libc::SIGINT);
     started
         .finish()
         .code(130)
-        .says("stopping task")
-        .says("stopped on request");
+        .stderr_contains("stopping task")
+        .stderr_contains("stopped on request");
 }
 
 /// Whoever runs it.
@@ -204,10 +204,14 @@ fn prints_stderr_as_it_is_written() {
             ]
             .concat(),
         );
-        until("the first line is shown", || started.stderr() == "first\n");
+        wait_until("the first line is shown", || started.stderr() == "first\n");
         started.signal(libc::SIGINT);
         assert_eq!(
-            started.finish().code(130).says("stopped on request").text(),
+            started
+                .finish()
+                .code(130)
+                .stderr_contains("stopped on request")
+                .text(),
             ""
         );
     };
@@ -226,13 +230,13 @@ fn a_second_interrupt_kills_a_task_that_ignores_the_first() {
         "-c",
         "trap '' TERM; echo deaf; while :; do sleep 1; done",
     ]);
-    until("it does not listen", || started.stdout() == "deaf\n");
+    wait_until("it does not listen", || started.stdout() == "deaf\n");
     started.signal(libc::SIGTERM);
-    until("it was asked to stop", || {
+    wait_until("it was asked to stop", || {
         started.stderr().contains("stopping task")
     });
     started.signal(libc::SIGINT);
-    started.finish().code(137).says("killing task");
+    started.finish().code(137).stderr_contains("killing task");
 }
 
 #[test]
@@ -249,7 +253,7 @@ fn an_interrupt_stops_a_task_that_a_worker_runs() {
         "-c",
         "echo begun; sleep 600",
     ]);
-    until("it runs", || started.stdout() == "begun\n");
+    wait_until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
     started.finish().code(130);
     let tasks = world
@@ -265,8 +269,8 @@ fn unblocks_signals_that_the_parent_has_blocked() {
     let world = World::new();
     let start = |args: &str| world.start_bash(&format!("exec env --block-signal raddle {args}"));
     let run = start("run -- sh -c 'echo begun; sleep 600'");
-    until("it runs", || run.stdout() == "begun\n");
-    run.stop().code(130).says("stopped on request");
+    wait_until("it runs", || run.stdout() == "begun\n");
+    run.stop().code(130).stderr_contains("stopped on request");
     let worker = start("worker start --no-detach");
     worker.tid();
     worker.stop().ok();
@@ -279,13 +283,16 @@ fn ctrl_backslash_ends_the_task() {
     let quit = |name: &str, flags: &[&str]| {
         let command = ["--name", name, "--", "sh", "-c", "echo begun; sleep 600"];
         let started = world.start_group([&["run"], flags, &command].concat());
-        until("it runs", || started.stdout() == "begun\n");
+        wait_until("it runs", || started.stdout() == "begun\n");
         assert_eq!(
             crate::world::kill(-(started.pid() as i32), libc::SIGQUIT),
             0,
             "it leads a group"
         );
-        started.finish().code(130).says("stopped on request");
+        started
+            .finish()
+            .code(130)
+            .stderr_contains("stopped on request");
         let tasks = world
             .raddle(["task", "list", "--json", "--name", name])
             .ok()
@@ -310,9 +317,9 @@ fn ctrl_c_stops_and_the_second_kills(world: &World, flags: &[&str]) {
             ]
             .concat(),
         );
-        until("it runs", || started.stdout() == "begun\n");
+        wait_until("it runs", || started.stdout() == "begun\n");
         started.ctrl_c();
-        until("it was asked to stop", || {
+        wait_until("it was asked to stop", || {
             started.stderr().contains("stopping task")
         });
         started
@@ -327,11 +334,11 @@ fn ctrl_c_stops_and_the_second_kills(world: &World, flags: &[&str]) {
     let ran = start("once", ":")
         .finish()
         .code(130)
-        .says("stopped on request");
+        .stderr_contains("stopped on request");
     assert_eq!((ran.text(), state("once")), ("begun\n", "cancelled".into()));
     let started = start("twice", "trap '' TERM");
     started.ctrl_c();
-    let ran = started.finish().code(137).says("killing task");
+    let ran = started.finish().code(137).stderr_contains("killing task");
     assert_eq!((ran.text(), state("twice")), ("begun\n", "killed".into()));
 }
 
@@ -364,9 +371,9 @@ fn an_interrupted_task_with_on_stop_requeue_stays_queued() {
         "-c",
         "echo begun; sleep 600",
     ]);
-    until("it runs", || started.stdout() == "begun\n");
+    wait_until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
-    let ran = started.finish().code(130).says("to its queue");
+    let ran = started.finish().code(130).stderr_contains("to its queue");
     assert_eq!(ran.text(), "begun\n");
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
     assert_eq!(
@@ -384,9 +391,12 @@ fn an_interrupted_task_with_on_stop_requeue_stays_queued() {
         ]
         .concat(),
     );
-    until("it runs", || started.stdout() == "begun\n");
+    wait_until("it runs", || started.stdout() == "begun\n");
     started.signal(libc::SIGINT);
-    started.finish().code(130).says("back in its queue");
+    started
+        .finish()
+        .code(130)
+        .stderr_contains("back in its queue");
 }
 
 #[test]
@@ -396,7 +406,7 @@ fn a_timeout_has_its_own_exit_code() {
     world
         .raddle(["run", "--timeout", "300ms", "--", "sleep", "600"])
         .code(124)
-        .says("timeout of 300ms");
+        .stderr_contains("timeout of 300ms");
     let deaf = "trap '' TERM; while :; do sleep 0.1; done";
     world
         .raddle(["run", "--timeout", "300ms", "--", "sh", "-c", deaf])
@@ -412,12 +422,12 @@ fn limits_end_a_task_that_exceeds_them() {
     world
         .raddle(["run", "--max-procs", "10", "--", "sh", "-c", many])
         .code(137)
-        .says("max_procs");
+        .stderr_contains("max_procs");
     let large = "head -c 300M /dev/zero | tail | sleep 600";
     world
         .raddle(["run", "--memory", "50", "--", "sh", "-c", large])
         .code(137)
-        .says("memory");
+        .stderr_contains("memory");
     let ran = world
         .raddle(["run", "--max-fds", "64", "--", "sh", "-c", "ulimit -n"])
         .ok();
@@ -494,8 +504,11 @@ fn refuses_standard_input_that_cannot_be_passed_on() {
         world
             .raddle_with_input(args, b"\xff")
             .code(2)
-            .says("not UTF-8");
-        world.raddle_with_input(args, &large).code(2).says("16 MiB");
+            .stderr_contains("not UTF-8");
+        world
+            .raddle_with_input(args, &large)
+            .code(2)
+            .stderr_contains("16 MiB");
     }
     assert!(
         !world.path().join(".raddle").exists(),
@@ -508,7 +521,7 @@ fn run_notes_that_it_waits_for_the_end_of_its_input() {
     let world = World::new();
     let script = "(until test -e go; do sleep 0.05; done; echo hi) | raddle run -- cat";
     let started = world.start_bash(script);
-    until("it says so", || {
+    wait_until("it says so", || {
         started
             .stderr()
             .contains("waiting for the end of standard input")
@@ -613,7 +626,7 @@ fn a_run_continues_with_another_worker_when_the_first_is_killed() {
     // The first task keeps the only slot; the second waits behind it.
     let script = "echo begun >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
     let first = world.start(["run", "--no-inline", "--", "sh", "-c", script]);
-    until("the first runs", || world.path().join("begun").exists());
+    wait_until("the first runs", || world.path().join("begun").exists());
     let second = world.start(["run", "--no-inline", "--", "echo", "second"]);
     crate::world::kill(worker["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     world.worker(&[]);
@@ -674,9 +687,9 @@ const ONCE: &str = "echo begun >> begun; until test -e go; do sleep 0.05; done; 
 fn a_suspended_run_resumes_its_task() {
     let world = World::new();
     let started = world.start(["run", "--name", "slow", "--", "sh", "-c", ONCE]);
-    until("it runs", || world.path().join("begun").exists());
+    wait_until("it runs", || world.path().join("begun").exists());
     started.signal(libc::SIGTSTP);
-    until("it is stopped", || stands_still(started.pid()));
+    wait_until("it is stopped", || stands_still(started.pid()));
     std::thread::sleep(Duration::from_millis(6500));
     let tasks = world
         .raddle(["task", "list", "--json", "--name", "slow"])
@@ -690,7 +703,7 @@ fn a_suspended_run_resumes_its_task() {
     world.worker(&[]);
     world.raddle(["run", "--", "true"]).ok();
     started.signal(libc::SIGCONT);
-    until("it goes on", || {
+    wait_until("it goes on", || {
         world
             .raddle(["task", "list", "--json", "--name", "slow"])
             .ok()
@@ -708,9 +721,9 @@ fn a_suspended_run_resumes_its_task() {
 fn killing_a_suspended_run_leaves_its_task_paused() {
     let world = World::new();
     let started = world.start(["run", "--name", "slow", "--", "sh", "-c", ONCE]);
-    until("it runs", || world.path().join("begun").exists());
+    wait_until("it runs", || world.path().join("begun").exists());
     started.signal(libc::SIGTSTP);
-    until("it is stopped", || stands_still(started.pid()));
+    wait_until("it is stopped", || stands_still(started.pid()));
     started.signal(libc::SIGKILL);
     started.finish().code(137);
     world.worker(&[]);
@@ -721,7 +734,7 @@ fn killing_a_suspended_run_leaves_its_task_paused() {
             .json()[0]
             .clone()
     };
-    until("it is taken back", || task()["state"] == "created");
+    wait_until("it is taken back", || task()["state"] == "created");
     assert_eq!(task()["paused"], true);
     world.file("go", "");
     let tid = task()["tid"].as_str().unwrap().to_owned();
@@ -790,7 +803,7 @@ fn names_a_setuid_process_that_it_cannot_kill() {
                   exec setpriv --reuid 65534 --regid 65534 --clear-groups ./r run --timeout 200ms -- \\
                       ./become --reuid 0 --clear-groups sh -c 'echo $$; trap \"\" TERM; while :; do sleep 0.2; done'";
     let started = world.start_bash(script);
-    until("it says who cannot be killed", || {
+    wait_until("it says who cannot be killed", || {
         started.stderr().contains("cannot kill process")
     });
     let pid: i32 = started.stdout().trim().parse().unwrap();
@@ -812,7 +825,7 @@ fn stops_a_task_whose_output_cannot_be_written() {
         world
             .bash(&format!("raddle run {flags} -- {command}"))
             .code(125)
-            .says("cannot write the output");
+            .stderr_contains("cannot write the output");
     };
     run("");
     // The same with a worker that runs it.
@@ -823,7 +836,7 @@ fn stops_a_task_whose_output_cannot_be_written() {
     world
         .bash("raddle run -- echo hi >/dev/full")
         .code(125)
-        .says("cannot write the output");
+        .stderr_contains("cannot write the output");
     let tasks = world.raddle(["task", "list", "--json"]).ok().json();
     let states: Vec<_> = tasks
         .as_array()
@@ -849,12 +862,12 @@ fn an_interrupt_while_the_database_is_locked_ends_the_run() {
         }
         let script = "exec 9<.raddle/raddle.db-state; flock 9; echo >locked; sleep 30";
         let holder = world.start_bash(script);
-        until("it is locked", || world.path().join("locked").exists());
+        wait_until("it is locked", || world.path().join("locked").exists());
         let run = world.start(["run", "--", "touch", "ran"]);
         std::thread::sleep(std::time::Duration::from_millis(300));
         run.signal(libc::SIGINT);
         let began = std::time::Instant::now();
-        run.finish().code(130).says("interrupted");
+        run.finish().code(130).stderr_contains("interrupted");
         assert!(
             began.elapsed() < std::time::Duration::from_secs(5),
             "{:?}",

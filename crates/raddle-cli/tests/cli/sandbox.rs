@@ -57,8 +57,8 @@ fn a_directory_for_a_sandbox_or_container_is_refused_at_submit() {
             world
                 .raddle(args)
                 .code(2)
-                .says("at 'cwd'")
-                .says("remove cwd");
+                .stderr_contains("at 'cwd'")
+                .stderr_contains("remove cwd");
         }
     }
     assert!(
@@ -79,7 +79,7 @@ fn a_worker_takes_tasks_for_a_sandbox() {
         "-c",
         "cat /proc/self/status | grep Seccomp:",
     ]);
-    world.until_state(&tid, "completed");
+    world.wait_for_state(&tid, "completed");
     assert_eq!(world.raddle(["logs", &tid]).ok().text(), "Seccomp:\t2\n");
 }
 
@@ -139,7 +139,7 @@ fn a_spec_sets_network_and_fallback_of_the_sandbox() {
         world
             .raddle([&["submit"], flags, &["--", "true"]].concat())
             .code(2)
-            .says(said);
+            .stderr_contains(said);
     }
 }
 
@@ -175,7 +175,7 @@ fn only_listed_endpoints_are_reachable() {
     assert_eq!(fetch(&address.to_string()).ok().text(), "hello\n");
     assert_eq!(fetch("host").ok().text(), "hello\n");
     fetch("none").code(1);
-    fetch("127.0.0.1:1").code(1).says("403");
+    fetch("127.0.0.1:1").code(1).stderr_contains("403");
 }
 
 /// On a system without user namespaces, which is one in which as many are allowed as there are.
@@ -215,10 +215,10 @@ fn a_worker_may_demand_a_sandbox_for_every_task() {
     world
         .raddle(["worker", "start", "--min-isolation", "vm"])
         .code(2)
-        .says("say 'process', 'sandbox' or 'docker'");
+        .stderr_contains("say 'process', 'sandbox' or 'docker'");
     world.worker(&["--min-isolation", "sandbox"]);
     let tid = world.submit(&["--", "sh", "-c", LOOK]);
-    world.until_state(&tid, "completed");
+    world.wait_for_state(&tid, "completed");
     assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
     assert!(
         world.task(&tid)["spec"].get("isolation").is_none(),
@@ -227,7 +227,7 @@ fn a_worker_may_demand_a_sandbox_for_every_task() {
     // Nor can it ask for more than others.
     for network in ["host", "127.0.0.1:6379"] {
         let tid = world.submit(&["--isolation", "sandbox", "--network", network, "--", "true"]);
-        world.until_state(&tid, "failed");
+        world.wait_for_state(&tid, "failed");
         let message = world.task(&tid)["report"]["exit"]["message"]
             .as_str()
             .unwrap()
@@ -246,7 +246,7 @@ fn the_variable_for_min_isolation_applies_to_workers_of_a_spawner() {
         .bash("WORKER_MIN_ISOLATION=sandbox raddle worker start --once")
         .ok();
     let tid = world.submit(&["--", "sh", "-c", LOOK]);
-    world.until_state(&tid, "completed");
+    world.wait_for_state(&tid, "completed");
     assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
     world.file(
         "spawner.toml",
@@ -255,7 +255,7 @@ fn the_variable_for_min_isolation_applies_to_workers_of_a_spawner() {
     let spawner = world.start(["spawner", "run", "--config", "spawner.toml"]);
     spawner.tid();
     let tid = world.submit(&["--", "sh", "-c", LOOK]);
-    world.until_state(&tid, "completed");
+    world.wait_for_state(&tid, "completed");
     assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
     spawner.stop().ok();
 }
@@ -340,7 +340,7 @@ fn refuses_invalid_mounts() {
         world
             .raddle([&["submit"], flags, &["--", "true"]].concat())
             .code(2)
-            .says(why);
+            .stderr_contains(why);
     };
     refused(&["--mount", "a:/b"], "'mounts'");
     refused(
@@ -372,6 +372,6 @@ fn refuses_invalid_mounts() {
             "true",
         ])
         .code(125)
-        .says("absent of the host")
-        .says("No such file");
+        .stderr_contains("absent of the host")
+        .stderr_contains("No such file");
 }

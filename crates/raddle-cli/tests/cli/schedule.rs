@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, thread, time::Duration};
 
 use serde_json::Value;
 
-use crate::world::{Started, World, until};
+use crate::world::{RunningCommand, World, wait_until};
 
 /// How many due times each campaign has.
 const DUE: u64 = 1000;
@@ -51,7 +51,7 @@ fn schedules_are_added_listed_paused_and_removed() {
     world
         .raddle(["schedule", "list"])
         .code(2)
-        .says("no broker at");
+        .stderr_contains("no broker at");
     assert!(
         !world.path().join(".raddle").exists(),
         "looking leaves no trace"
@@ -78,13 +78,13 @@ fn schedules_are_added_listed_paused_and_removed() {
     ];
     let added = world.raddle([&add[..], &cmd].concat()).ok();
     let added = added
-        .says("schedule 'backup' added, due next at ")
-        .says("no live process fires schedules");
+        .stderr_contains("schedule 'backup' added, due next at ")
+        .stderr_contains("no live process fires schedules");
     assert_eq!(added.text(), "");
     world
         .raddle([&add[..], &cmd].concat())
         .ok()
-        .says("unchanged");
+        .stderr_contains("unchanged");
     world
         .raddle(["schedule", "add", "a", "--every", "1h", "--", "true"])
         .ok();
@@ -134,7 +134,7 @@ fn schedules_are_added_listed_paused_and_removed() {
     world
         .raddle(["schedule", "pause", "backup"])
         .ok()
-        .says("is paused already");
+        .stderr_contains("is paused already");
     assert_eq!(view(&world, "backup")["paused"], true);
     assert!(world.raddle(["schedule", "list"]).ok().lines()[2].ends_with("paused"));
     world.raddle(["schedule", "resume", "backup"]).ok();
@@ -143,7 +143,7 @@ fn schedules_are_added_listed_paused_and_removed() {
     world
         .raddle(["schedule", "add", "a", "--every", "2h", "--", "true"])
         .code(2)
-        .says("replace it with --replace");
+        .stderr_contains("replace it with --replace");
     world
         .raddle([
             "schedule",
@@ -156,7 +156,7 @@ fn schedules_are_added_listed_paused_and_removed() {
             "true",
         ])
         .ok()
-        .says("replaced");
+        .stderr_contains("replaced");
     assert_eq!(view(&world, "a")["schedule"]["every"], 7200);
     world.raddle(["schedule", "remove", "a", "backup"]).ok();
     assert!(names(&world).is_empty());
@@ -197,11 +197,11 @@ fn a_schedule_is_read_from_a_file() {
     world
         .raddle(["schedule", "add", "--file", "bad.toml"])
         .code(2)
-        .says("bad.toml is not a schedule, at 'task.target");
+        .stderr_contains("bad.toml is not a schedule, at 'task.target");
     world
         .raddle(["schedule", "add", "--file", "none.toml"])
         .code(2)
-        .says("cannot read none.toml");
+        .stderr_contains("cannot read none.toml");
 }
 
 #[test]
@@ -279,17 +279,17 @@ fn refuses_invalid_schedules() {
         world
             .raddle([&["schedule", "add"], args].concat())
             .code(2)
-            .says(said);
+            .stderr_contains(said);
     }
     world
         .raddle([&["schedule", "add", "x"][..], &every, &["--", ""]].concat())
         .code(2)
-        .says("names no program");
+        .stderr_contains("names no program");
     for command in ["pause", "resume", "run-now", "remove", "show"] {
         world
             .raddle(["schedule", command, "x"])
             .code(2)
-            .says("there is no schedule 'x'");
+            .stderr_contains("there is no schedule 'x'");
     }
     assert!(names(&world).is_empty());
 }
@@ -306,7 +306,7 @@ fn a_resident_worker_fires_and_runs_schedules() {
         ])
         .ok();
     let ran = || fs::read_to_string(world.path().join("ran")).unwrap_or_default();
-    until("it has run", || ran().lines().count() >= 3);
+    wait_until("it has run", || ran().lines().count() >= 3);
     let tid = world
         .raddle(["schedule", "run-now", "beat"])
         .ok()
@@ -314,7 +314,7 @@ fn a_resident_worker_fires_and_runs_schedules() {
         .trim()
         .to_owned();
     world.raddle(["schedule", "remove", "beat"]).ok();
-    world.until_state(&tid, "completed");
+    world.wait_for_state(&tid, "completed");
     let task = world.task(&tid);
     assert_eq!(
         (&task["spec"]["name"], &task["spec"]["metadata"]["schedule"]),
@@ -327,7 +327,7 @@ fn a_resident_worker_fires_and_runs_schedules() {
         .collect();
     assert_eq!(dues.len(), lines.lines().count(), "{lines}");
     assert!(dues.contains(task["spec"]["metadata"]["due"].as_str().unwrap()));
-    until("what was fired has run", || {
+    wait_until("what was fired has run", || {
         let waiting = world
             .raddle([
                 "task",
@@ -363,7 +363,7 @@ fn a_scheduler_is_a_worker_that_takes_no_tasks() {
     world
         .raddle(["schedule", "add", "beat", "--every", "100ms", "--", "true"])
         .ok();
-    until("it has fired", || {
+    wait_until("it has fired", || {
         view(&world, "beat")["fired"].as_u64().unwrap() >= 2
     });
     let last = view(&world, "beat")["task"].as_str().unwrap().to_owned();
@@ -401,7 +401,7 @@ fn a_spawner_fires_schedules() {
         ])
         .ok();
     let ran = || world.lines("ran").len();
-    until("it has run", || ran() >= 2);
+    wait_until("it has run", || ran() >= 2);
     world.raddle(["schedule", "remove", "beat"]).ok();
     spawner.stop().ok();
 }
@@ -419,7 +419,7 @@ fn a_manager_fires_schedules() {
         "{}",
         added.stderr
     );
-    until("it has fired", || {
+    wait_until("it has fired", || {
         view(&world, "beat")["fired"].as_u64().unwrap() >= 1
     });
     world.raddle(["schedule", "remove", "beat"]).ok();
@@ -432,7 +432,7 @@ fn expires_a_task_that_no_worker_takes_in_time() {
     let scheduler = world.start(["schedule", "run"]);
     scheduler.tid();
     let tid = world.submit(&["--lifetime", "200ms", "--", "touch", "ran"]);
-    world.until_state(&tid, "cancelled");
+    world.wait_for_state(&tid, "cancelled");
     let task = world.task(&tid);
     assert_eq!(
         (&task["report"]["exit"]["kind"], &task["attempt"]),
@@ -441,7 +441,7 @@ fn expires_a_task_that_no_worker_takes_in_time() {
     world
         .raddle(["result", &tid])
         .code(124)
-        .says("expired before a worker took it");
+        .stderr_contains("expired before a worker took it");
     assert!(
         world
             .raddle(["task", "list"])
@@ -455,7 +455,7 @@ fn expires_a_task_that_no_worker_takes_in_time() {
         .text()
         .trim()
         .to_owned();
-    world.until_state(&again, "cancelled");
+    world.wait_for_state(&again, "cancelled");
     // What is due while nobody works, too.
     world
         .raddle([
@@ -477,7 +477,7 @@ fn expires_a_task_that_no_worker_takes_in_time() {
             .ok()
             .json()
     };
-    until("they expire", || expired().as_array().unwrap().len() >= 5);
+    wait_until("they expire", || expired().as_array().unwrap().len() >= 5);
     world.raddle(["schedule", "remove", "beat"]).ok();
     scheduler.stop().ok();
     // A worker that comes later runs none of them.
@@ -508,7 +508,7 @@ fn expires_a_task_that_no_worker_takes_in_time() {
     world
         .raddle(["submit", "--lifetime", "5s", "--delay", "5s", "--", "true"])
         .code(2)
-        .says("it would never run");
+        .stderr_contains("it would never run");
     assert!(!world.path().join("ran").exists());
 }
 
@@ -546,7 +546,7 @@ fn the_policy_decides_about_missed_due_times() {
     }
     thread::sleep(Duration::from_millis(4300));
     let scheduler = world.start(["schedule", "run"]);
-    until("what was missed is fired", || {
+    wait_until("what was missed is fired", || {
         view(&world, "all")["fired"].as_u64().unwrap() >= 4
     });
     let all = ["skip", "one", "all"].map(|name| view(&world, name));
@@ -582,10 +582,10 @@ fn campaign(world: &World, url: &str) {
     // Some of the due times are over when the first scheduler comes, and come in groups; the others one by one.
     thread::sleep(EVERY * 200);
     ask(&["worker", "start", "--queues", "ticks", "--concurrency", "2"]);
-    let mut there: Vec<Started> = (0..10).map(|_| scheduler()).collect();
+    let mut there: Vec<RunningCommand> = (0..10).map(|_| scheduler()).collect();
     let show = || ask(&["schedule", "show", "--json", "tick"]).json();
     let mut killed = 0;
-    until("all are fired", || {
+    wait_until("all are fired", || {
         let fired = show()["fired"].as_u64().unwrap();
         // Kill one now and then, in the middle of whatever it does, and start another.
         if fired < DUE && fired / 50 > killed {
@@ -634,7 +634,7 @@ fn campaign(world: &World, url: &str) {
         "none is left out"
     );
     let ran = || fs::read_to_string(world.path().join("ran")).unwrap_or_default();
-    until("all have run", || ran().lines().count() as u64 >= fired);
+    wait_until("all have run", || ran().lines().count() as u64 >= fired);
     let ran = ran();
     let ran: BTreeSet<jiff::Timestamp> = ran.lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(ran, dues, "each has run");
@@ -663,7 +663,7 @@ fn ten_schedulers_fire_a_thousand_due_times_once_on_redis() {
         "redis+unix:{}?namespace=schedules",
         world.path().join("redis.sock").display()
     );
-    until("the server is there", || {
+    wait_until("the server is there", || {
         world.raddle(["--queue-url", &url, "status"]).code == 0
     });
     campaign(&world, &url);

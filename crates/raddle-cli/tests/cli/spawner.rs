@@ -10,12 +10,12 @@ use std::{
 
 use serde_json::Value;
 
-use crate::world::{Started, World, until};
+use crate::world::{RunningCommand, World, wait_until};
 
 /// Two idle workers, and few at a time: this machine may be small.
 const FLAGS: [&str; 6] = ["spawner", "run", "--warm-pool", "2", "--max-workers", "6"];
 
-fn spawner(world: &World, flags: &[&str]) -> Started {
+fn spawner(world: &World, flags: &[&str]) -> RunningCommand {
     let spawner = world.start([&FLAGS[..], flags].concat());
     spawner.tid();
     spawner
@@ -63,7 +63,7 @@ fn sockets(world: &World) -> usize {
 }
 
 /// A world whose broker is a Redis server of its own. The server is gone with the world, or before.
-pub(crate) fn on_redis() -> (World, Started) {
+pub(crate) fn on_redis() -> (World, RunningCommand) {
     let world = World::new();
     let server = serve_redis(&world);
     let url = format!(
@@ -71,18 +71,18 @@ pub(crate) fn on_redis() -> (World, Started) {
         world.path().join("redis.sock").display()
     );
     world.file("raddle.toml", format!("queue_url = '{url}'\n"));
-    until("it answers", || world.raddle(["status"]).code == 0);
+    wait_until("it answers", || world.raddle(["status"]).code == 0);
     (world, server)
 }
 
 /// Starts the Redis server of a world, on what it has kept.
-pub(crate) fn serve_redis(world: &World) -> Started {
+pub(crate) fn serve_redis(world: &World) -> RunningCommand {
     let server = "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket $PWD/redis.sock --dir $PWD \
                   --appendonly yes --save '' >server.log";
     world.start_bash(server)
 }
 
-pub(crate) fn end(server: Started) {
+pub(crate) fn end(server: RunningCommand) {
     server.signal(libc::SIGKILL);
     server.finish();
 }
@@ -119,7 +119,7 @@ fn one_shot_workers_take_control_commands_on_redis() {
 
 fn one_shots_answer(world: &World) {
     let spawner = spawner(world, &[]);
-    until("two are warm", || workers(world).len() == 2);
+    wait_until("two are warm", || workers(world).len() == 2);
     let tids = || -> BTreeSet<String> {
         world
             .one_shots()
@@ -149,12 +149,12 @@ fn one_shots_answer(world: &World) {
             .contains(&idle)
     );
     world.raddle(["task", "stop", &idle]).ok();
-    until("another is warm", || {
+    wait_until("another is warm", || {
         tids().len() == 2 && !tids().contains(&idle)
     });
     // One that has a task answers too, and ends after it.
     let task = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
-    world.until_state(&task, "running");
+    world.wait_for_state(&task, "running");
     let busy = world.task(&task)["worker"].as_str().unwrap().to_owned();
     assert_eq!(
         world.raddle(["task", "ping", &busy]).ok().text(),
@@ -172,7 +172,7 @@ fn one_shots_answer(world: &World) {
     world.raddle(["wait", &task]).ok();
     assert_eq!(world.task(&task)["attempt"], 1);
     // Where the registry says that one is asked, it is.
-    until("two are warm", || workers(world).len() == 2);
+    wait_until("two are warm", || workers(world).len() == 2);
     let queue = world.one_shots()[0]["queue"].as_str().unwrap().to_owned();
     let asked = world
         .raddle([
@@ -188,7 +188,7 @@ fn one_shots_answer(world: &World) {
 
 fn ten_tasks(world: &World) {
     let spawner = spawner(world, &[]);
-    until("two are warm", || workers(world).len() == 2);
+    wait_until("two are warm", || workers(world).len() == 2);
     let tids = world.submit(&["--array", "1-10", "--", "sh", "-c", "echo $PPID >> parents"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     let parents: BTreeSet<String> = world.lines("parents").into_iter().collect();
@@ -201,7 +201,7 @@ fn ten_tasks(world: &World) {
         (10, 10),
         "each task had a worker and a runner of its own"
     );
-    until("they are gone, and two are warm again", || {
+    wait_until("they are gone, and two are warm again", || {
         workers(world).len() == 2
     });
     assert_eq!(
@@ -219,7 +219,7 @@ fn ten_tasks(world: &World) {
         world.raddle(["task", "ping", &tid]).ok().text(),
         format!("{tid} listening\n")
     );
-    spawner.stop().ok().says("launched 12 workers");
+    spawner.stop().ok().stderr_contains("launched 12 workers");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn killed_in_the_middle(world: &World) {
     let script = "echo $RADDLE_ATTEMPT >> begun; test $RADDLE_ATTEMPT != 1 || { (sleep 600) & echo $! > grandchild; \
                   wait; }";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("it runs", || world.lines("grandchild").len() == 1);
+    wait_until("it runs", || world.lines("grandchild").len() == 1);
     let grandchild: i64 = world.lines("grandchild")[0].parse().unwrap();
     let killed_at = Instant::now();
     kill(worker_of(world, &tid));
@@ -251,13 +251,13 @@ fn killed_in_the_middle(world: &World) {
         killed_at.elapsed()
     );
     assert_eq!(world.lines("begun"), ["1", "2"]);
-    until("nothing of it is left", || {
+    wait_until("nothing of it is left", || {
         !world
             .processes()
             .iter()
             .any(|(left, _)| i64::from(*left) == grandchild)
     });
-    until("it was told", || {
+    wait_until("it was told", || {
         spawner.stderr().contains("was ended by signal 9")
     });
     world
@@ -296,13 +296,13 @@ fn killed_spawner(world: &World) {
         "-c",
         "echo before; while ! test -e go; do sleep 0.02; done; echo after; echo long >> ran",
     ]);
-    world.until_state(&long, "running");
-    until("it is in the middle of them", || {
+    world.wait_for_state(&long, "running");
+    wait_until("it is in the middle of them", || {
         world.lines("ran").len() > 20
     });
     first.signal(libc::SIGKILL);
     assert_eq!(first.finish().code, 128 + libc::SIGKILL);
-    until(
+    wait_until(
         "those that were idle have drained the queue by one each",
         || workers(world).iter().all(|(_, load)| *load > 0.0),
     );
@@ -333,7 +333,7 @@ fn killed_spawner(world: &World) {
 fn counts_idle_workers_of_a_killed_spawner() {
     let world = World::new();
     let first = spawner(&world, &[]);
-    until("two are warm", || workers(&world).len() == 2);
+    wait_until("two are warm", || workers(&world).len() == 2);
     let warm = workers(&world);
     first.signal(libc::SIGKILL);
     first.finish();
@@ -342,8 +342,8 @@ fn counts_idle_workers_of_a_killed_spawner() {
     world.raddle(["task", "ping", &tid]).ok();
     assert_eq!(workers(&world), warm, "they have gone on");
     // They are told to leave with it, although it is not their parent.
-    next.stop().ok().says("launched 0 workers");
-    until("they have left", || workers(&world).is_empty());
+    next.stop().ok().stderr_contains("launched 0 workers");
+    wait_until("they have left", || workers(&world).is_empty());
 }
 
 #[test]
@@ -351,11 +351,11 @@ fn backs_off_and_reports_workers_that_cannot_start() {
     let world = World::new();
     fs::create_dir(world.path().join("handlers")).unwrap();
     let spawner = spawner(&world, &["--handlers", "handlers"]);
-    until("two are warm", || workers(&world).len() == 2);
+    wait_until("two are warm", || workers(&world).len() == 2);
     // From here on every new worker refuses to start.
     world.file("handlers/bad.handler.toml", "name = 3");
     world.submit(&["--array", "1-2", "--", "true"]);
-    until("it has said so more than once", || {
+    wait_until("it has said so more than once", || {
         spawner
             .stderr()
             .matches("die before they are ready")
@@ -372,7 +372,7 @@ fn backs_off_and_reports_workers_that_cannot_start() {
         "what the worker said is there too: {said}"
     );
     fs::remove_file(world.path().join("handlers/bad.handler.toml")).unwrap();
-    until("they start again", || workers(&world).len() == 2);
+    wait_until("they start again", || workers(&world).len() == 2);
     spawner.stop().ok();
 }
 
@@ -381,7 +381,7 @@ fn backs_off_for_workers_that_die_when_they_are_ready() {
     let world = World::new();
     let spawner = spawner(&world, &[]);
     let mut killed = BTreeSet::new();
-    until("it has said so more than once", || {
+    wait_until("it has said so more than once", || {
         for (pid, _) in workers(&world) {
             if killed.insert(pid) {
                 kill(pid);
@@ -409,11 +409,11 @@ fn backs_off_for_workers_that_die_when_they_are_ready() {
             .unwrap()
             .to_owned()
     };
-    until("others see it", || status() == "braking");
+    wait_until("others see it", || status() == "braking");
     // One that does its task shows that it is over.
     let tid = world.submit(&["--", "true"]);
     world.raddle(["wait", &tid]).ok();
-    until("they start again", || status() == "active");
+    wait_until("they start again", || status() == "active");
     spawner.stop().ok();
 }
 
@@ -423,9 +423,9 @@ fn honours_worker_variables_and_limits_the_number_of_workers() {
     let script = "WORKER_IDLE_EXIT=1h WORKER_MAX_UPTIME=2 exec raddle spawner run --warm-pool 1 --max-parallel 2 --json \
                   --metrics-addr 127.0.0.1:0";
     let spawner = world.start_bash(script);
-    until("one is warm", || workers(&world).len() == 1);
+    wait_until("one is warm", || workers(&world).len() == 1);
     let first = workers(&world)[0].0;
-    until("it has left when it was old enough", || {
+    wait_until("it has left when it was old enough", || {
         workers(&world).iter().all(|(pid, _)| *pid != first)
     });
     let tids = world.submit(&[
@@ -436,12 +436,12 @@ fn honours_worker_variables_and_limits_the_number_of_workers() {
         "-c",
         "echo >>ran; while ! test -e go; do sleep 0.02; done",
     ]);
-    until("two run", || world.lines("ran").len() == 2);
+    wait_until("two run", || world.lines("ran").len() == 2);
     let url = crate::metrics::said(&spawner)["metrics"]
         .as_str()
         .unwrap()
         .to_owned();
-    until("the others wait, and it has looked since", || {
+    wait_until("the others wait, and it has looked since", || {
         let metrics = crate::metrics::scrape(&url);
         metrics.get("raddle_spawner_pending") == Some(3.0)
             && metrics.get("warm_spawner_live_workers") == Some(2.0)
@@ -459,11 +459,11 @@ fn honours_worker_variables_and_limits_the_number_of_workers() {
     world
         .bash("WORKER_IDLE_EXIT=0 raddle spawner run")
         .code(2)
-        .says("spawner.idle_timeout");
+        .stderr_contains("spawner.idle_timeout");
     world
         .bash("WORKER_MAX_UPTIME=0 raddle spawner run")
         .code(2)
-        .says("spawner.max_uptime");
+        .stderr_contains("spawner.max_uptime");
 }
 
 #[test]
@@ -483,7 +483,7 @@ fn the_file_names_handlers_and_plugins() {
     let text = "[spawner]\ncaps = ['cpu']\nwarm_pool = 1\nmax_workers = 2\nhandlers = 'handlers'\nplugins = ['Upper']\n";
     fs::write(directory.join("spawner.toml"), text).unwrap();
     let spawner = world.start(["spawner", "run", "--config", "there/spawner.toml"]);
-    until("one is warm", || workers(&world).len() == 1);
+    wait_until("one is warm", || workers(&world).len() == 1);
     let caps = world.one_shots()[0]["capabilities"].to_string();
     assert!(
         caps.contains("@handler:Upper") && !caps.contains("@handler:Lower"),
@@ -498,7 +498,7 @@ fn the_file_names_handlers_and_plugins() {
     world
         .raddle(["spawner", "run", "--config", "there/spawner.toml"])
         .code(2)
-        .says("there is no handler 'Other'");
+        .stderr_contains("there is no handler 'Other'");
 }
 
 #[test]
@@ -513,7 +513,7 @@ fn waits_for_a_server_that_is_missing_or_away() {
         let server = "exec setpriv --pdeathsig KILL redis-server --port 0 --unixsocket $PWD/redis.sock --dir $PWD \
                       --appendonly yes --save '' >server.log";
         let server = world.start_bash(server);
-        until("it answers", || world.raddle(["status"]).code == 0);
+        wait_until("it answers", || world.raddle(["status"]).code == 0);
         server
     };
     let waiting = "waiting for the broker, which is away";
@@ -525,22 +525,25 @@ fn waits_for_a_server_that_is_missing_or_away() {
     );
     let groups = world.start(["up", "-f", "groups.toml", "--queue-url", &url]);
     for waits in [&spawner, &worker, &groups] {
-        until("it says that it waits", || waits.stderr().contains(waiting));
+        wait_until("it says that it waits", || waits.stderr().contains(waiting));
     }
     // A command says so at once, and so does one that starts a worker in the background.
-    world.raddle(["status"]).code(125).says("cannot reach");
+    world
+        .raddle(["status"])
+        .code(125)
+        .stderr_contains("cannot reach");
     world
         .raddle(["worker", "start"])
         .code(125)
-        .says("cannot reach");
+        .stderr_contains("cannot reach");
     // One that waits can be told to stop.
     let stopped = world.start(["worker", "start", "--no-detach"]);
-    until("it says that it waits", || {
+    wait_until("it says that it waits", || {
         stopped.stderr().contains(waiting)
     });
     stopped.stop().ok();
     let server = serve();
-    until("they are there", || {
+    wait_until("they are there", || {
         world.workers().as_array().unwrap().len() == 5
     });
     for waits in [&spawner, &worker, &groups] {
@@ -562,7 +565,7 @@ fn waits_for_a_server_that_is_missing_or_away() {
         "echo >>ran; sleep 0.2",
     ]);
     end(server);
-    until("both say that it is away", || {
+    wait_until("both say that it is away", || {
         [&spawner, &worker]
             .iter()
             .all(|waits| waits.stderr().matches(waiting).count() == 2)
@@ -588,7 +591,7 @@ fn waits_for_a_server_that_loads_its_data() {
     // A server that answers every command as Redis does until its data is read.
     loading.set_nonblocking(true).unwrap();
     let mut clients = Vec::new();
-    until("it says that it waits, and why", || {
+    wait_until("it says that it waits, and why", || {
         while let Ok((client, _)) = loading.accept() {
             client.set_nonblocking(true).unwrap();
             clients.push(client);
@@ -645,22 +648,22 @@ fn operators_see_time_task_and_host_of_a_worker_in_redis() {
         (&*host, "", "0")
     );
     let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
-    until("its task is shown", || show()["task"] == tid);
+    wait_until("its task is shown", || show()["task"] == tid);
     let then = show()["time"].clone();
     assert!(then.starts_with("20") && then.ends_with('Z'), "{then}");
-    until("it is refreshed", || show()["time"] != then);
+    wait_until("it is refreshed", || show()["time"] != then);
     // One that has expired is whole again with the next heartbeat.
     world
         .bash(&format!(
             "redis-cli -s redis.sock DEL 'raddle:{{cli}}:worker:{worker}'"
         ))
         .ok();
-    until("it is back", || {
+    wait_until("it is back", || {
         show().get("host").is_some_and(|shown| *shown == host)
     });
     world.file("go", "");
     world.raddle(["wait", &tid]).ok();
-    until("its task is gone", || show()["task"].is_empty());
+    wait_until("its task is gone", || show()["task"].is_empty());
     world.raddle(["worker", "stop", "--all"]).ok();
     end(server);
     fs::remove_file(world.path().join("raddle.toml")).unwrap();
@@ -670,8 +673,8 @@ fn operators_see_time_task_and_host_of_a_worker_in_redis() {
 fn idle_workers_exit_and_are_launched_again() {
     let world = World::new();
     let spawner = spawner(&world, &["--idle-timeout", "0.5", "--poll-ms", "60000"]);
-    until("two were warm", || workers(&world).len() == 2);
-    until("they have left", || workers(&world).is_empty());
+    wait_until("two were warm", || workers(&world).len() == 2);
+    wait_until("they have left", || workers(&world).is_empty());
     let begun = Instant::now();
     let tid = world.submit(&["--", "true"]);
     world.raddle(["wait", &tid]).ok();
@@ -683,7 +686,7 @@ fn idle_workers_exit_and_are_launched_again() {
     let name = spawner.tid();
     world.raddle(["task", "pause", &name]).ok();
     // By their processes: one that is launched already is no worker before it has registered.
-    until("all have left again", || world.processes().len() == 1);
+    wait_until("all have left again", || world.processes().len() == 1);
     let tid = world.submit(&["--", "true"]);
     world.raddle(["wait", "--timeout", "1", &tid]).code(124);
     world.raddle(["task", "resume", &name]).ok();
@@ -696,16 +699,16 @@ fn stop_waits_for_running_tasks_and_kill_requeues_them() {
     let world = World::new();
     let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
     let first = spawner(&world, &[]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     first.signal(libc::SIGTERM);
-    until("the idle ones have left", || workers(&world).len() == 1);
+    wait_until("the idle ones have left", || workers(&world).len() == 1);
     world.file("go", "");
     first.finish().ok();
     assert_eq!(world.task(&tid)["state"], "completed");
 
     let tid = world.submit(&["--", "sleep", "600"]);
     let next = spawner(&world, &[]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     world
         .raddle(["worker", "stop", "--kill", next.stdout().trim()])
         .ok();
@@ -721,19 +724,19 @@ fn a_terminated_worker_finishes_its_task() {
     let world = World::new();
     let spawner = spawner(&world, &["--poll-ms", "50"]);
     let tid = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let tell = |pid: i64| world.bash(&format!("kill {pid}")).ok();
     let busy = worker_of(&world, &tid);
     tell(busy);
     // One that has nothing to run leaves at once, and is replaced.
-    until("two are warm", || workers(&world).len() == 3);
+    wait_until("two are warm", || workers(&world).len() == 3);
     let idle = workers(&world)
         .into_iter()
         .find(|(pid, _)| *pid != busy)
         .unwrap()
         .0;
     tell(idle);
-    until("it has left", || {
+    wait_until("it has left", || {
         workers(&world).iter().all(|(pid, _)| *pid != idle)
     });
     world.file("go", "");
@@ -750,10 +753,10 @@ fn a_terminated_worker_finishes_its_task() {
         "-c",
         "echo x >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600",
     ]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let busy = worker_of(&world, &tid);
     tell(busy);
-    until("it drains", || {
+    wait_until("it drains", || {
         world.workers().to_string().contains("draining")
     });
     tell(busy);
@@ -808,7 +811,7 @@ fn explains_that_a_task_waits_for_a_spawner() {
         Some(19)
     );
     let first = world.submit(&["--", "sh", "-c", "while ! test -e go; do sleep 0.02; done"]);
-    world.until_state(&first, "running");
+    world.wait_for_state(&first, "running");
     let next = world.submit(&["--", "true"]);
     let explained = || {
         world
@@ -817,7 +820,7 @@ fn explains_that_a_task_waits_for_a_spawner() {
             .text()
             .to_owned()
     };
-    until("the registry knows that the one worker is busy", || {
+    wait_until("the registry knows that the one worker is busy", || {
         explained().contains("is next: a spawner launches a worker for it")
     });
     world.file("go", "");
@@ -846,16 +849,16 @@ fn checks_its_settings() {
         ("[spawner]\nqueue_url = 'ftp://x'", "is not a queue URL"),
     ] {
         world.file("bad.toml", text);
-        run(&["--config", "bad.toml"]).says(said);
+        run(&["--config", "bad.toml"]).stderr_contains(said);
     }
-    run(&["--config", "absent.toml"]).says("absent.toml: No such file");
-    run(&["--warm-pool", "9", "--max-workers", "2"]).says("spawner.warm_pool");
-    run(&["--queue-url", "mem://"]).says("exists only in one process");
+    run(&["--config", "absent.toml"]).stderr_contains("absent.toml: No such file");
+    run(&["--warm-pool", "9", "--max-workers", "2"]).stderr_contains("spawner.warm_pool");
+    run(&["--queue-url", "mem://"]).stderr_contains("exists only in one process");
     let unreachable = "redis://127.0.0.1:1/0?give_up_after=0.2s";
     world
         .raddle(["spawner", "run", "--queue-url", unreachable])
         .code(125)
-        .says("cannot reach");
+        .stderr_contains("cannot reach");
     assert_eq!(world.processes(), []);
 }
 
@@ -871,7 +874,7 @@ fn file_flags_and_environment_set_the_pool() {
     );
     let at =
         |args: &[&str]| world.raddle([&["--queue-url", "sqlite:there/work.db"], args].concat());
-    until("two are warm", || {
+    wait_until("two are warm", || {
         directory.join("work.db").exists()
             && at(&["worker", "list", "--json"])
                 .ok()
@@ -902,7 +905,7 @@ fn file_flags_and_environment_set_the_pool() {
     );
     // What its workers cannot take launches none.
     at(&["submit", "--requires", "tpu", "--", "true"]).ok();
-    spawner.stop().ok().says("launched 3 workers");
+    spawner.stop().ok().stderr_contains("launched 3 workers");
 }
 
 #[test]
@@ -920,7 +923,7 @@ fn sizes_the_pool_automatically_and_serves_a_broker_in_memory() {
         "--json",
     ];
     let spawner = world.start(flags);
-    until("it serves", || spawner.stdout().contains("work.sock"));
+    wait_until("it serves", || spawner.stdout().contains("work.sock"));
     let url = format!("unix:{}", world.path().join("work.sock").display());
     let ran = world
         .raddle([

@@ -1,6 +1,6 @@
 //! `raddle submit`: one, and many.
 
-use crate::world::{World, until};
+use crate::world::{World, wait_until};
 
 #[test]
 fn one_task_gives_one_id() {
@@ -102,7 +102,7 @@ fn a_key_is_unique_while_its_task_is_unfinished() {
     let again = world
         .raddle(["submit", "--unique-key", "k", "--", "echo", "2"])
         .ok()
-        .says("already has this key");
+        .stderr_contains("already has this key");
     assert_eq!(again.text().trim(), first);
     let ran = world
         .raddle(["run", "--unique-key", "k", "--", "echo", "3"])
@@ -117,11 +117,17 @@ fn run_follows_the_task_that_has_the_key() {
     // The run could run what is asked for here itself, but not the task that has the key.
     world.submit(&["--unique-key", "k", "--requires", "gpu", "--", "echo", "1"]);
     let run = world.start(["run", "--unique-key", "k", "--", "echo", "2"]);
-    until("it says what is missing", || {
+    wait_until("it says what is missing", || {
         run.stderr().contains(" waits: ")
     });
     world.worker(&["--caps", "gpu"]);
-    assert_eq!(run.finish().ok().says("following that task").text(), "1\n");
+    assert_eq!(
+        run.finish()
+            .ok()
+            .stderr_contains("following that task")
+            .text(),
+        "1\n"
+    );
 }
 
 #[test]
@@ -198,7 +204,7 @@ fn each_number_and_each_line_is_a_task() {
         &["submit", "--each-line", "-", "--", "echo", "{}"],
         b"a\n\xff\n",
     );
-    ran.code(2).says("line 2 of standard input");
+    ran.code(2).stderr_contains("line 2 of standard input");
 }
 
 #[test]
@@ -229,7 +235,7 @@ fn submits_all_tasks_even_if_stdout_is_closed() {
     let full = world
         .bash("raddle submit --array 1-3500 -- true > /dev/full")
         .code(125);
-    full.says("only the first 1000 tasks were submitted");
+    full.stderr_contains("only the first 1000 tasks were submitted");
     assert_eq!(
         world.raddle(["status", "--json"]).ok().json()["tasks"]["created"],
         4500
@@ -240,7 +246,7 @@ fn submits_all_tasks_even_if_stdout_is_closed() {
 fn a_submitter_killed_midway_leaves_whole_groups() {
     let world = World::new();
     let started = world.start(["submit", "--array", "1-100000", "--", "true"]);
-    until("the first group is stored", || {
+    wait_until("the first group is stored", || {
         started.stdout().lines().count() >= 1000
     });
     started.signal(libc::SIGKILL);

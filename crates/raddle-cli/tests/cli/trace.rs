@@ -58,7 +58,7 @@ raddle worker stop --all >/dev/null
         world
             .raddle(["submit", "--traceparent", wrong, "--", "true"])
             .code(2)
-            .says("is not a traceparent");
+            .stderr_contains("is not a traceparent");
     }
     world
         .raddle(["submit", "--tracestate", "a=1", "--", "true"])

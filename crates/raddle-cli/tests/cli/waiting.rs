@@ -1,6 +1,6 @@
 //! Commands that wait say why.
 
-use crate::world::{World, until};
+use crate::world::{World, wait_until};
 
 const NO_WORKER: &str = "waits: no worker is alive; start one with 'raddle worker start'";
 
@@ -13,7 +13,7 @@ fn commands_explain_that_a_task_has_no_worker() {
         .map(|command| world.start([command, &[&tid]].concat()))
         .collect();
     for started in &waiting {
-        until("it says what is missing", || {
+        wait_until("it says what is missing", || {
             started.stderr().contains(NO_WORKER)
         });
     }
@@ -37,9 +37,9 @@ fn a_run_explains_that_its_worker_is_busy() {
         "-c",
         "echo begun; until test -e go; do sleep 0.05; done",
     ]);
-    until("the only slot is taken", || first.stdout() == "begun\n");
+    wait_until("the only slot is taken", || first.stdout() == "begun\n");
     let second = world.start(["run", "--no-inline", "--", "echo", "second"]);
-    until("it says why", || {
+    wait_until("it says why", || {
         second
             .stderr()
             .contains("(echo) is next: the one able worker is busy\n")
@@ -53,7 +53,7 @@ fn a_run_explains_that_its_worker_is_busy() {
 fn a_run_of_a_handler_that_no_worker_has_names_it() {
     let world = World::new();
     let started = world.start(["run", "--handler", "nope", "--", "x"]);
-    until("it says what is missing", || {
+    wait_until("it says what is missing", || {
         started
             .stderr()
             .contains("waits: it needs @handler:nope, and no live worker has that; start a worker")
@@ -69,7 +69,7 @@ fn explains_how_to_resume_a_paused_task() {
     world.raddle(["task", "pause", &tid]).ok();
     let started = world.start(["wait", &tid]);
     let hint = format!("is created and paused; resume it with 'raddle task resume {tid}'");
-    until("it says so", || started.stderr().contains(&hint));
+    wait_until("it says so", || started.stderr().contains(&hint));
     world.raddle(["task", "kill", &tid]).ok();
     started.finish().code(1);
 }

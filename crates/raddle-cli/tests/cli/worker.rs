@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::world::{World, until};
+use crate::world::{World, wait_until};
 
 const LEASE: Duration = Duration::from_secs(3);
 
@@ -45,10 +45,10 @@ fn a_background_worker_has_an_id_a_title_and_a_log() {
             .to_owned()
     };
     let expected = format!("raddle-{}:my_worker:", &tid[9..]);
-    until("it wears its title", || title().starts_with(&expected));
+    wait_until("it wears its title", || title().starts_with(&expected));
     let ran = world.raddle(["worker", "stop", tid]).ok();
     assert_eq!(ran.text(), format!("{tid} completed\n"));
-    until("it has said why it left", || {
+    wait_until("it has said why it left", || {
         fs::read_to_string(log).unwrap().contains("it was stopped")
     });
     world.raddle(["worker", "stop", tid]).ok();
@@ -76,7 +76,7 @@ fn a_concurrency_of_one_means_the_same_as_a_flag_and_as_a_variable() {
         world
             .bash(&format!("{command} --idle-exit 0"))
             .ok()
-            .says(said);
+            .stderr_contains(said);
         world
             .bash("raddle worker start --no-detach --idle-exit 0")
             .ok();
@@ -125,12 +125,12 @@ fn ignores_empty_variables_and_blanks_in_lists() {
     world
         .bash(&format!("{empty} exec raddle worker start {flags}"))
         .ok()
-        .says("ran 1 task");
+        .stderr_contains("ran 1 task");
     let script = format!(
         "{empty} WARM_POOL=' ' exec raddle spawner run --max-workers 2 --queues 'default, mail'"
     );
     let spawner = world.start_bash(&script);
-    until("two are warm", || world.one_shots().len() == 2);
+    wait_until("two are warm", || world.one_shots().len() == 2);
     assert_eq!(
         world.one_shots()[0]["queues"],
         serde_json::json!(["default", "mail"])
@@ -164,39 +164,39 @@ fn a_one_shot_worker_takes_one_task_and_exits() {
     world
         .raddle(flag)
         .ok()
-        .says("ran 1 task and exited: its task has ended");
+        .stderr_contains("ran 1 task and exited: its task has ended");
     assert_eq!(world.task(tids[0])["state"], "completed");
     assert_eq!(world.task(tids[1])["state"], "created");
     // A task that fails is no failure of its worker.
     world
         .bash("WORKER_ONCE=true raddle worker start --no-detach")
         .ok()
-        .says("ran 1 task");
+        .stderr_contains("ran 1 task");
     assert_eq!(world.task(tids[1])["state"], "failed");
     world
         .bash("WORKER_ONCE=auto raddle worker start --no-detach --idle-exit 600")
         .ok()
-        .says("ran 1 task");
+        .stderr_contains("ran 1 task");
     world
         .raddle(flag.into_iter().chain(["--idle-exit", "0.1"]))
         .ok()
-        .says("ran 0 tasks and exited: it was idle");
+        .stderr_contains("ran 0 tasks and exited: it was idle");
     world
         .raddle(flag.into_iter().chain(["--max-uptime", "0.1"]))
         .ok()
-        .says("ran 0 tasks and exited: it has reached its maximum uptime");
+        .stderr_contains("ran 0 tasks and exited: it has reached its maximum uptime");
     world
         .raddle(flag.into_iter().chain(["--concurrency", "2"]))
         .code(2)
-        .says("--once");
+        .stderr_contains("--once");
     world
         .bash("WORKER_CONCURRENCY=many raddle worker start --no-detach")
         .code(2)
-        .says("'many' for '--concurrency");
+        .stderr_contains("'many' for '--concurrency");
     let ran = world
         .bash("QUEUE_URL=stub:// raddle worker start --no-detach --idle-exit 0")
         .ok();
-    ran.says("ran 0 tasks");
+    ran.stderr_contains("ran 0 tasks");
 }
 
 #[test]
@@ -220,14 +220,14 @@ fn an_old_or_terminated_worker_finishes_its_task() {
         "--max-uptime",
         "0.5",
     ]);
-    until("the task runs", || begun() == 1);
-    until("it is old", || title("draining"));
+    wait_until("the task runs", || begun() == 1);
+    wait_until("it is old", || title("draining"));
     let next = world.submit(&["--", "sh", "-c", script]);
     world.file("go", "");
     worker
         .finish()
         .ok()
-        .says("ran 1 task and exited: it has reached its maximum uptime");
+        .stderr_contains("ran 1 task and exited: it has reached its maximum uptime");
     assert_eq!(
         (&world.task(&old)["state"], &world.task(&next)["state"]),
         (&"completed".into(), &"created".into())
@@ -235,9 +235,9 @@ fn an_old_or_terminated_worker_finishes_its_task() {
 
     fs::remove_file(world.path().join("go")).unwrap();
     let worker = world.start(["worker", "start", "--no-detach", "--once"]);
-    until("the next one runs", || begun() == 2 && title("busy"));
+    wait_until("the next one runs", || begun() == 2 && title("busy"));
     worker.signal(libc::SIGTERM);
-    until("it heard", || worker.stderr().contains("stopping"));
+    wait_until("it heard", || worker.stderr().contains("stopping"));
     world.file("go", "");
     worker.finish().ok();
     assert_eq!(world.task(&next)["state"], "completed");
@@ -271,14 +271,14 @@ fn a_failing_one_shot_worker_leaves_its_task_to_others() {
         "--queue-url",
         &url,
     ]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     // Its lease cannot be renewed any more, and with that it loses its task.
     world.bash(&format!("kill -9 {pid}")).ok();
     worker.finish().code(1);
     world
         .raddle(["worker", "start", "--no-detach", "--once"])
         .ok()
-        .says("ran 1 task");
+        .stderr_contains("ran 1 task");
     assert_eq!(world.task(&tid)["state"], "completed");
 }
 
@@ -289,11 +289,11 @@ fn a_worker_exits_when_no_task_waits() {
     let ran = world
         .raddle(["worker", "start", "--no-detach", "--idle-exit", "0"])
         .ok()
-        .says("ran 20 tasks");
+        .stderr_contains("ran 20 tasks");
     assert_eq!(ran.lines()[0].len(), 19);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.worker(&["--idle-exit", "0.2"]);
-    until("it has left", || world.workers() == serde_json::json!([]));
+    wait_until("it has left", || world.workers() == serde_json::json!([]));
 }
 
 #[test]
@@ -303,17 +303,17 @@ fn a_worker_finishes_its_task_or_releases_it_after_a_second_signal() {
     let tid = world.submit(&["--", "sh", "-c", script]);
     let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1"]);
     let begun = || world.lines("begun").len();
-    until("the task runs", || begun() == 1);
+    wait_until("the task runs", || begun() == 1);
     worker.signal(libc::SIGTERM);
-    until("it heard", || worker.stderr().contains("stopping"));
-    world.until_state(&tid, "running");
+    wait_until("it heard", || worker.stderr().contains("stopping"));
+    world.wait_for_state(&tid, "running");
     worker.stop().ok();
     assert_eq!(world.task(&tid)["state"], "created");
 
     let worker = world.start(["worker", "start", "--no-detach", "--concurrency", "1"]);
-    until("the task runs again", || begun() == 2);
+    wait_until("the task runs again", || begun() == 2);
     worker.signal(libc::SIGINT);
-    until("it heard", || worker.stderr().contains("stopping"));
+    wait_until("it heard", || worker.stderr().contains("stopping"));
     world.file("go", "");
     worker.finish().ok();
     assert_eq!(world.task(&tid)["state"], "completed");
@@ -325,13 +325,13 @@ fn stops_or_kills_all_workers() {
     world.worker(&[]);
     world.worker(&[]);
     let tid = world.submit(&["--", "sleep", "600"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let ran = world
         .raddle(["worker", "stop", "--all", "--timeout", "1"])
         .code(124);
     let said = ran
-        .says("is finishing 1 task: wait longer")
-        .says("raddle worker stop --kill")
+        .stderr_contains("is finishing 1 task: wait longer")
+        .stderr_contains("raddle worker stop --kill")
         .stderr;
     assert!(!said.contains("task 1"), "it is named a worker: {said}");
     let ran = world.raddle(["worker", "stop", "--all", "--kill"]).ok();
@@ -340,11 +340,11 @@ fn stops_or_kills_all_workers() {
     world
         .raddle(["worker", "stop", "--all"])
         .ok()
-        .says("no worker is alive");
+        .stderr_contains("no worker is alive");
     world
         .raddle(["worker", "stop", &tid])
         .code(2)
-        .says("is not a worker");
+        .stderr_contains("is not a worker");
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn a_resident_worker_starts_one_process_for_each_task_below_one_runner() {
         "raddle submit --array 1-{TASKS} -- sh -c 'echo $$ $PPID >> births' > /dev/null
         raddle worker start --no-detach --concurrency 1 --idle-exit 0 --quiet"
     );
-    world.bash_apart(&script).ok();
+    world.bash_in_namespaces(&script).ok();
     let births = world.read("births");
     let (pids, runners): (Vec<usize>, BTreeSet<usize>) = births
         .lines()
@@ -412,9 +412,9 @@ fn another_worker_finishes_the_task_of_a_killed_one() {
     let first = world.raddle(["worker", "start", "--json"]).ok().json();
     let script = "echo x >> begun; test $RADDLE_ATTEMPT != 1 || sleep 600";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("it runs", || world.path().join("begun").exists());
+    wait_until("it runs", || world.path().join("begun").exists());
     // Only an attempt that is known to have begun counts as lost.
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     world.worker(&[]);
     let killed = Instant::now();
     crate::world::kill(first["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
@@ -449,12 +449,12 @@ fn names_the_reason_why_a_worker_cannot_start() {
     let ran = world
         .raddle(["worker", "start", "--queue-url", &url])
         .code(125)
-        .says("not a Raddle database");
+        .stderr_contains("not a Raddle database");
     assert!(ran.stdout.is_empty());
     world
         .raddle(["worker", "start", "--queues", "b a d"])
         .code(2)
-        .says("not a queue name");
+        .stderr_contains("not a queue name");
 }
 
 #[test]
@@ -464,13 +464,13 @@ fn a_worker_that_was_stalled_past_its_lease_finishes_no_task_twice() {
     let pid = first["pid"].as_i64().unwrap() as i32;
     let script = "echo begun >> ran; test $RADDLE_ATTEMPT != 1 || sleep 600; echo ended >> ran";
     let tid = world.submit(&["--", "sh", "-c", script]);
-    until("it runs", || world.path().join("ran").exists());
-    world.until_state(&tid, "running");
+    wait_until("it runs", || world.path().join("ran").exists());
+    world.wait_for_state(&tid, "running");
     crate::world::kill(pid, libc::SIGSTOP);
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     crate::world::kill(pid, libc::SIGCONT);
-    until("both are there again", || {
+    wait_until("both are there again", || {
         world
             .workers()
             .as_array()
@@ -498,7 +498,7 @@ fn a_locked_database_does_not_cost_a_worker_its_tasks() {
     };
     let first = world.submit(&["--", "sh", "-c", "sleep 0.3; echo $RADDLE_ATTEMPT"]);
     // The first who comes after its maker completes a new database, and needs the lock for that already.
-    world.until_state(&first, "created");
+    world.wait_for_state(&first, "created");
     thread::scope(|scope| {
         let holder = scope.spawn(|| hold(LEASE + LEASE / 4));
         // It waits for the lock, and is there when that is free.
@@ -515,8 +515,8 @@ fn a_locked_database_does_not_cost_a_worker_its_tasks() {
         "-c",
         "touch begun; while ! test -e go; do sleep 0.02; done; echo $RADDLE_ATTEMPT",
     ]);
-    until("it runs", || world.path().join("begun").exists());
-    world.until_state(&second, "running");
+    wait_until("it runs", || world.path().join("begun").exists());
+    world.wait_for_state(&second, "running");
     hold(LEASE * 2);
     world.file("go", "");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A directory of its own for each test, the program in it, and the certainty that nothing is left running.
+//! A directory for each test, with the program, and a check that no process is left at its end.
 
 use std::{
     ffi::OsStr,
@@ -13,28 +13,28 @@ use std::{
 
 use serde_json::Value;
 
-/// No command of these tests takes longer unless something is wrong, also on a busy machine.
+/// The longest time that a command may take, also on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(150);
-const LOOK: Duration = Duration::from_millis(5);
-/// Marks every process of a world, whatever directory it goes to.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The variable that marks every process of a world, whatever its working directory.
 pub(crate) const MARK: &str = "WORLD";
 
-/// A directory with the program in it.
+/// A directory in which the program runs.
 pub(crate) struct World {
     dir: tempfile::TempDir,
 }
 
-/// A process that was started.
-pub(crate) struct Started {
+/// A command that runs.
+pub(crate) struct RunningCommand {
     child: Child,
     stdout: PathBuf,
     stderr: PathBuf,
 }
 
-/// What became of a process.
+/// The exit code and the output of a command.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    /// Its exit code; 128 and the signal if one ended it.
+pub(crate) struct CommandOutput {
+    /// The exit code, or 128 plus the signal that killed the process.
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
@@ -42,7 +42,7 @@ pub(crate) struct Ran {
 
 impl World {
     pub(crate) fn new() -> Self {
-        // The name must not look like a process title: some tests look for those.
+        // The name must not look like a process title: some tests search for titles.
         Self {
             dir: tempfile::Builder::new().prefix("world.").tempdir().unwrap(),
         }
@@ -52,67 +52,73 @@ impl World {
         self.dir.path()
     }
 
-    /// A file of this world with this content.
+    /// Writes a file.
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join(name);
         fs::write(&path, content).unwrap();
         path
     }
 
-    /// Runs the program to its end.
-    pub(crate) fn raddle<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+    /// Runs the program until it exits.
+    pub(crate) fn raddle<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> CommandOutput {
         self.start(args).finish()
     }
 
-    /// Runs the program with this on its standard input.
-    pub(crate) fn raddle_with_input(&self, args: &[&str], input: &[u8]) -> Ran {
+    /// Runs the program with this standard input.
+    pub(crate) fn raddle_with_input(&self, args: &[&str], input: &[u8]) -> CommandOutput {
         let mut command = self.command(env!("CARGO_BIN_EXE_raddle"));
         command.args(args).stdin(Stdio::piped());
         let mut started = self.spawn(command);
         let mut stdin = started.child.stdin.take().unwrap();
-        // A program that does not want it may have closed it.
+        // The program may have closed its standard input.
         let _ = stdin.write_all(input);
         drop(stdin);
         started.finish()
     }
 
     /// Starts the program.
-    pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Started {
+    pub(crate) fn start<S: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = S>,
+    ) -> RunningCommand {
         let mut command = self.command(env!("CARGO_BIN_EXE_raddle"));
         command.args(args);
         self.spawn(command)
     }
 
-    /// Starts the program in a process group of its own, as a shell does at a terminal.
+    /// Starts the program in its own process group, like a shell at a terminal.
     pub(crate) fn start_group<S: AsRef<OsStr>>(
         &self,
         args: impl IntoIterator<Item = S>,
-    ) -> Started {
+    ) -> RunningCommand {
         let mut command = self.command(env!("CARGO_BIN_EXE_raddle"));
         command.args(args).process_group(0);
         self.spawn(command)
     }
 
     /// Runs a script in which `raddle` is the program.
-    pub(crate) fn bash(&self, script: &str) -> Ran {
+    pub(crate) fn bash(&self, script: &str) -> CommandOutput {
         self.start_bash(script).finish()
     }
 
-    /// Starts such a script.
-    pub(crate) fn start_bash(&self, script: &str) -> Started {
+    /// Starts a script in which `raddle` is the program.
+    pub(crate) fn start_bash(&self, script: &str) -> RunningCommand {
         let path = self.file("script.sh", script);
         let mut command = self.command("bash");
         command.arg(path);
         self.spawn(command)
     }
 
-    /// Runs a script in namespaces of its own: it sees no processes but its own, and may mount what it likes.
-    pub(crate) fn bash_apart(&self, script: &str) -> Ran {
-        self.start_bash_apart(script).finish()
+    /// Runs a script in new PID and mount namespaces, in which it may mount.
+    pub(crate) fn bash_in_namespaces(&self, script: &str) -> CommandOutput {
+        self.start_bash_in_namespaces(script).finish()
     }
 
-    /// Starts such a script. Lines can be typed to it.
-    pub(crate) fn start_bash_apart(&self, script: &str) -> Started {
+    /// Starts a script in new PID and mount namespaces. It reads lines from `type_line`.
+    pub(crate) fn start_bash_in_namespaces(&self, script: &str) -> RunningCommand {
         let path = self.file("script.sh", script);
         let mut command = self.command("unshare");
         if !rustix::process::geteuid().is_root() {
@@ -132,7 +138,7 @@ impl World {
         self.spawn(command)
     }
 
-    /// The ids on the lines of a submission.
+    /// Submits a task, and returns its id.
     pub(crate) fn submit(&self, args: &[&str]) -> String {
         self.raddle([&["submit"], args].concat())
             .ok()
@@ -150,12 +156,12 @@ impl World {
             .to_owned()
     }
 
-    /// The workers that are alive.
+    /// The live workers.
     pub(crate) fn workers(&self) -> Value {
         self.list(&["worker", "list"])
     }
 
-    /// What a command lists; nothing, as long as no command has created the broker.
+    /// The JSON list of a command; empty if there is no broker.
     pub(crate) fn list(&self, command: &[&str]) -> Value {
         let ran = self.raddle([command, &["--json"]].concat());
         if ran.code == 2 && ran.stderr.contains("no broker at") {
@@ -165,7 +171,7 @@ impl World {
         }
     }
 
-    /// The workers of spawners among them.
+    /// The live one-shot workers.
     pub(crate) fn one_shots(&self) -> Vec<Value> {
         let workers = self.workers();
         workers
@@ -177,19 +183,19 @@ impl World {
             .collect()
     }
 
-    /// What a file of this world holds.
+    /// Reads a file.
     #[track_caller]
     pub(crate) fn read(&self, file: impl AsRef<Path>) -> String {
         fs::read_to_string(self.path().join(file)).unwrap()
     }
 
-    /// The same without blanks around it.
+    /// Reads a file, without surrounding white space.
     #[track_caller]
-    pub(crate) fn trimmed(&self, file: &str) -> String {
+    pub(crate) fn read_trimmed(&self, file: &str) -> String {
         self.read(file).trim().to_owned()
     }
 
-    /// The lines of a file of this world; none, if it is not there.
+    /// The lines of a file; none if it does not exist.
     pub(crate) fn lines(&self, file: &str) -> Vec<String> {
         fs::read_to_string(self.path().join(file))
             .unwrap_or_default()
@@ -204,8 +210,8 @@ impl World {
     }
 
     /// Waits until a task is in this state.
-    pub(crate) fn until_state(&self, tid: &str, state: &str) {
-        until(&format!("task {tid} is {state}"), || {
+    pub(crate) fn wait_for_state(&self, tid: &str, state: &str) {
+        wait_until(&format!("task {tid} is {state}"), || {
             self.task(tid)["state"] == state
         });
     }
@@ -220,20 +226,20 @@ impl World {
             .env("PATH", path)
             .env(MARK, self.path())
             .stdin(Stdio::null());
-        // Pools are those of a user, and other tests have theirs.
+        // Local pools are in this directory; other tests have their own.
         command.env("XDG_RUNTIME_DIR", self.path());
         command
     }
 
-    pub(crate) fn spawn(&self, mut command: Command) -> Started {
-        // Files, because a pipe that a lost process holds open would never end.
+    pub(crate) fn spawn(&self, mut command: Command) -> RunningCommand {
+        // Files, because a pipe that an orphan holds open would never end.
         let output = tempfile::tempdir().unwrap().keep();
         let (stdout, stderr) = (output.join("out"), output.join("err"));
         command
             .stdout(File::create(&stdout).unwrap())
             .stderr(File::create(&stderr).unwrap());
         let child = command.spawn().unwrap();
-        Started {
+        RunningCommand {
             child,
             stdout,
             stderr,
@@ -242,7 +248,7 @@ impl World {
 
     /// The processes of this world.
     pub(crate) fn processes(&self) -> Vec<(i32, String)> {
-        let of_dir = |entry: fs::DirEntry| {
+        let process_of_world = |entry: fs::DirEntry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let proc = entry.path();
             let is_zombie = fs::read_to_string(proc.join("stat"))
@@ -253,16 +259,16 @@ impl World {
             let cmdline =
                 String::from_utf8_lossy(&fs::read(proc.join("cmdline")).ok()?).replace('\0', " ");
             let environ = fs::read(proc.join("environ")).unwrap_or_default();
-            let is_here =
+            let is_in_directory =
                 fs::read_link(proc.join("cwd")).is_ok_and(|cwd| cwd.starts_with(self.path()));
             let dir = self.path().to_str()?;
             let refers = cmdline.contains(dir) || String::from_utf8_lossy(&environ).contains(dir);
-            (!is_zombie && (is_here || refers)).then_some((pid, cmdline))
+            (!is_zombie && (is_in_directory || refers)).then_some((pid, cmdline))
         };
         fs::read_dir("/proc")
             .unwrap()
             .filter_map(Result::ok)
-            .filter_map(of_dir)
+            .filter_map(process_of_world)
             .collect()
     }
 }
@@ -274,7 +280,7 @@ impl Drop for World {
             .wait(Duration::from_secs(20));
         let begun = Instant::now();
         while !self.processes().is_empty() && begun.elapsed() < Duration::from_secs(5) {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         let left = self.processes();
         for (pid, _) in &left {
@@ -286,18 +292,18 @@ impl Drop for World {
     }
 }
 
-impl Started {
-    /// Sends it a signal.
+impl RunningCommand {
+    /// Sends a signal to the command.
     pub(crate) fn signal(&self, signal: i32) {
         kill(self.child.id() as i32, signal);
     }
 
-    /// Ctrl-C: the terminal interrupts all who are in the group that the program was started in.
+    /// Sends SIGINT to the process group of the command, like Ctrl-C at a terminal.
     pub(crate) fn ctrl_c(&self) {
         assert_eq!(
             kill(-(self.child.id() as i32), libc::SIGINT),
             0,
-            "it leads a group"
+            "the command leads a process group"
         );
     }
 
@@ -305,58 +311,58 @@ impl Started {
         self.child.id()
     }
 
-    /// Gives it a line on its standard input, which ends when somebody waits for its end.
-    pub(crate) fn types(&mut self, line: &str) {
+    /// Writes a line to its standard input, which `finish` closes.
+    pub(crate) fn type_line(&mut self, line: &str) {
         writeln!(self.child.stdin.as_ref().unwrap(), "{line}").unwrap();
     }
 
-    /// What it has written to its standard output so far.
+    /// Its standard output so far.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stdout).unwrap()).into_owned()
     }
 
-    /// What it has written to its standard error so far.
+    /// Its standard error so far.
     pub(crate) fn stderr(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stderr).unwrap()).into_owned()
     }
 
-    /// The id that it says first, as text.
+    /// The id that it prints first.
     pub(crate) fn tid(&self) -> String {
-        until("it has said its id", || self.stdout().trim().len() == 19);
+        wait_until("the id is printed", || self.stdout().trim().len() == 19);
         self.stdout().trim().to_owned()
     }
 
-    /// Asks it to stop, and waits for its end.
-    pub(crate) fn stop(self) -> Ran {
+    /// Sends SIGTERM, and waits for its exit.
+    pub(crate) fn stop(self) -> CommandOutput {
         self.signal(libc::SIGTERM);
         self.finish()
     }
 
-    /// Waits for its end.
-    pub(crate) fn finish(self) -> Ran {
-        let said = (self.stdout.clone(), self.stderr.clone());
+    /// Waits for its exit.
+    pub(crate) fn finish(self) -> CommandOutput {
+        let files = (self.stdout.clone(), self.stderr.clone());
         self.wait(DEADLINE)
-            .unwrap_or_else(|| panic!("it did not end in time; see {said:?}"))
+            .unwrap_or_else(|| panic!("the command did not exit in time; see {files:?}"))
     }
 
-    fn wait(mut self, patience: Duration) -> Option<Ran> {
+    fn wait(mut self, timeout: Duration) -> Option<CommandOutput> {
         drop(self.child.stdin.take());
         let begun = Instant::now();
         let status = loop {
             match self.child.try_wait().unwrap() {
                 Some(status) => break status,
-                None if begun.elapsed() > patience => {
+                None if begun.elapsed() > timeout => {
                     self.child.kill().unwrap();
                     self.child.wait().unwrap();
                     return None;
                 }
-                None => thread::sleep(LOOK),
+                None => thread::sleep(POLL_INTERVAL),
             }
         };
         let code = status
             .code()
             .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-        let ran = Ran {
+        let ran = CommandOutput {
             code,
             stdout: fs::read(&self.stdout).unwrap(),
             stderr: self.stderr(),
@@ -366,14 +372,14 @@ impl Started {
     }
 }
 
-impl Ran {
-    /// It went well.
+impl CommandOutput {
+    /// Asserts that it succeeded.
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
         self.code(0)
     }
 
-    /// It left with this code.
+    /// Asserts this exit code.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Self {
         assert_eq!(
@@ -385,9 +391,9 @@ impl Ran {
         self
     }
 
-    /// It said this on its standard error.
+    /// Asserts that its standard error contains this text.
     #[track_caller]
-    pub(crate) fn says(self, text: &str) -> Self {
+    pub(crate) fn stderr_contains(self, text: &str) -> Self {
         assert!(
             self.stderr.contains(text),
             "'{text}' is not in: {}",
@@ -410,7 +416,8 @@ impl Ran {
     }
 }
 
-/// Says that a test is left out because something is missing here. In continuous integration nothing is.
+/// Reports that a test is skipped because a tool is missing, which is a failure in continuous
+/// integration.
 #[track_caller]
 pub(crate) fn skip(what: &str) {
     raddle_testnet::skip(&format!(
@@ -424,12 +431,12 @@ pub(crate) fn kill(pid: i32, signal: i32) -> i32 {
     unsafe { libc::kill(pid, signal) }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !holds() {
-        assert!(begun.elapsed() < DEADLINE, "in vain: {what}");
-        thread::sleep(LOOK * 2);
+        assert!(begun.elapsed() < DEADLINE, "timed out: {what}");
+        thread::sleep(POLL_INTERVAL * 2);
     }
 }

@@ -84,7 +84,7 @@ fn refuses_invalid_impl_blocks() {
         "takes `self` or `&self`": impl Point { #[raddle::routine] fn f(&'static self) {} }
         "take `self`": impl Point { #[routine] fn f(&self) -> impl Stream<Item = u8> { s } }
         "options go into brackets": impl Point { #[routine = "x"] fn f() {} }
-        "the only option": impl Point { #[routine(nmae = "x")] fn f() {} }
+        "the options are": impl Point { #[routine(nmae = "x")] fn f() {} }
         "expected": fn f() {}
     } {
         let message = expand_impl(TokenStream::new(), item, ALL)

@@ -244,7 +244,7 @@ mod tests {
                 .map(|finding| (finding.ok, finding.fix.clone()))
                 .collect::<Vec<_>>()
         };
-        let fix = "write 'TimeoutStopSec=603' there: else what runs is killed".to_owned();
+        let fix = "write 'TimeoutStopSec=603' there: otherwise running tasks are killed".to_owned();
         assert_eq!(check(), [(false, Some(fix)), (true, None)]);
         write(
             "units/a.service.d/more.conf",

@@ -18,7 +18,7 @@ use super::{
     page::{Step, steps},
     pages, read, root,
 };
-use crate::world::{Started, World, until};
+use crate::world::{RunningCommand, World, wait_until};
 
 /// The directory of the reader, as pages show it.
 const DIRECTORY: &str = "/tmp/tour";
@@ -69,7 +69,7 @@ esac
 /// A shell in the directory of the reader.
 struct Shell {
     world: World,
-    started: Started,
+    started: RunningCommand,
     typed: usize,
     /// How much of the two streams has been compared.
     seen: [usize; 2],
@@ -125,10 +125,10 @@ impl Shell {
 
     /// Types a command, and waits for its end.
     fn run(&mut self, text: &str) {
-        self.started.types(&text.replace('\n', "\x01"));
+        self.started.type_line(&text.replace('\n', "\x01"));
         self.typed += 1;
         let is_over = |stream: String| stream.matches('\0').count() >= self.typed;
-        until(text, || {
+        wait_until(text, || {
             is_over(self.started.stdout()) && is_over(self.started.stderr())
         });
     }

@@ -54,7 +54,7 @@ fn notifies_systemd_of_ready_watchdog_and_stopping() {
             alive += 1;
         }
         manager.signal(libc::SIGTERM);
-        until("it says that it stops", || heard() == "STOPPING=1");
+        wait_until("it says that it stops", || heard() == "STOPPING=1");
         manager.finish().ok();
         assert_eq!(world.processes(), [], "{name}");
     }
@@ -159,13 +159,13 @@ fn doctor_compares_stop_timeouts_of_service_managers() {
     world
         .raddle(["doctor", "-f", "none.toml"])
         .code(2)
-        .says("none.toml: there is no such file");
+        .stderr_contains("none.toml: there is no such file");
 }
 
 #[cfg(feature = "docker")]
 #[test]
 fn starts_and_stops_the_compose_file() {
-    use crate::containers::{docker, image_with};
+    use crate::worker_containers::{docker, image_with};
 
     let compose = |world: &World, image: &str, args: &[&str]| {
         let mut command = Command::new("docker-compose");
@@ -217,9 +217,9 @@ fn starts_and_stops_the_compose_file() {
         };
         (of("mail"), of("stock"))
     };
-    until("both groups are up", || live() == (2, 1));
+    wait_until("both groups are up", || live() == (2, 1));
     ask(&["queue", "write", "orders", "hello"]);
-    until("each has had its event", || {
+    wait_until("each has had its event", || {
         let tasks: Value =
             serde_json::from_str(&ask(&["task", "list", "--json"])).unwrap_or_default();
         tasks.as_array().is_some_and(|tasks| {

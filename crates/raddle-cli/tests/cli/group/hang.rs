@@ -11,9 +11,9 @@ fn patient() -> String {
 }
 
 /// One process hangs because of `deed`. It is replaced, with this in the log, and its sibling stays.
-fn replaced(world: &World, manager: &Started, hangs: i64, said: &str) {
+fn replaced(world: &World, manager: &RunningCommand, hangs: i64, said: &str) {
     let before = pids(world, "a");
-    until("it is replaced", || {
+    wait_until("it is replaced", || {
         let now = pids(world, "a");
         now.len() == 2 && !now.contains(&hangs)
     });
@@ -41,7 +41,7 @@ fn runner(world: &World, title: &str) -> (i64, i64) {
             .into_iter()
             .find(|(_, line)| line.contains(title))
     };
-    until("it runs", || found().is_some());
+    wait_until("it runs", || found().is_some());
     let (runner, _) = found().unwrap();
     let stat = fs::read_to_string(format!("/proc/{runner}/stat")).unwrap();
     (
@@ -63,7 +63,7 @@ fn replaces_a_stopped_process() {
     let manager = up(&world, FILE);
     let pid = *pids(&world, "a").first().unwrap();
     signal(pid, libc::SIGSTOP);
-    until("it is noticed", || {
+    wait_until("it is noticed", || {
         manager.stderr().contains("a process was suspended")
     });
     replaced(
@@ -88,7 +88,7 @@ fn keeps_a_process_that_is_continued_in_time() {
     let before = pids(&world, "a");
     let pid = *before.first().unwrap();
     signal(pid, libc::SIGSTOP);
-    until("it is noticed", || {
+    wait_until("it is noticed", || {
         manager.stderr().contains("a process was suspended")
     });
     signal(pid, libc::SIGCONT);
@@ -116,7 +116,7 @@ fn replaces_a_process_whose_event_loop_is_blocked() {
         libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL);
     }
     // Who holds a thread is the first to be told of its end, and has to ask.
-    until("it is killed", || {
+    wait_until("it is killed", || {
         let mut status = 0;
         // SAFETY: `status` is written to, and lives until the call returns.
         let asked = unsafe { libc::waitpid(pid as i32, &mut status, libc::__WALL | libc::WNOHANG) };
@@ -146,7 +146,7 @@ fn stops_a_task_after_its_timeout_and_keeps_its_process() {
         "-c",
         "trap '' TERM; while :; do sleep 0.05; done",
     ]);
-    world.until_state(&tid, "timeout");
+    world.wait_for_state(&tid, "timeout");
     assert!(
         began.elapsed() >= Duration::from_secs(7),
         "it had shutdown_timeout to end"
@@ -168,12 +168,12 @@ fn a_task_that_takes_too_long_has_shutdown_timeout_to_clean_up() {
     let manager = up(&world, &file);
     let before = pids(&world, "a");
     world.raddle(["queue", "write", "in", "x"]).ok();
-    until("it has SIGTERM", || world.path().join("told").exists());
+    wait_until("it has SIGTERM", || world.path().join("told").exists());
     // Longer than the 300 ms and 400 ms after which it, or its process, would be killed otherwise.
     std::thread::sleep(Duration::from_secs(2));
     assert!(!world.path().join("cleaned").exists());
     world.file("go", "");
-    until("it is over", || {
+    wait_until("it is over", || {
         let tasks = world
             .raddle(["task", "list", "--queue", "a", "--json"])
             .ok()
@@ -190,7 +190,7 @@ fn replaces_a_process_whose_runner_hangs() {
     let world = World::new();
     let manager = up(&world, FILE);
     let tid = world.submit(&["--queue", "a", "--", "sleep", "1000"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let runs = format!("raddle-{}:sleep:running", &tid[9..]);
     let (runner, worker) = runner(&world, &runs);
     signal(runner, libc::SIGSTOP);
@@ -205,7 +205,7 @@ fn replaces_a_process_whose_runner_hangs() {
         "what it was doing is said: {}",
         manager.stderr()
     );
-    world.until_state(&tid, "timeout");
+    world.wait_for_state(&tid, "timeout");
     down(&world, manager);
 }
 
@@ -220,9 +220,9 @@ fn kills_a_hanging_attempt_before_its_retry() {
     );
     let manager = up(&world, &file);
     world.raddle(["queue", "write", "in", "x"]).ok();
-    until("it has begun", || !lines(&world, "first").is_empty());
+    wait_until("it has begun", || !lines(&world, "first").is_empty());
     signal(runner(&world, ":a:running").0, libc::SIGSTOP);
-    until("it has begun again", || !lines(&world, "second").is_empty());
+    wait_until("it has begun again", || !lines(&world, "second").is_empty());
     let state = lines(&world, "second").concat();
     assert!(
         ["Z", "gone"].contains(&state.as_str()),
@@ -243,7 +243,7 @@ fn replaces_a_process_whose_runner_hangs_before_its_start() {
         libc::SIGSTOP,
     );
     let tid = world.submit(&["--queue", "a", "--", "touch", "ran"]);
-    until("it is over", || {
+    wait_until("it is over", || {
         ["timeout", "completed"]
             .iter()
             .any(|state| world.task(&tid)["state"] == *state)
@@ -265,7 +265,7 @@ fn replaces_a_process_whose_runner_hangs_after_a_pause() {
     let world = World::new();
     let manager = up(&world, &patient());
     let tid = world.submit(&["--queue", "a", "--", "sleep", "1000"]);
-    world.until_state(&tid, "running");
+    world.wait_for_state(&tid, "running");
     let title = |status: &str| format!("raddle-{}:sleep:{status}", &tid[9..]);
     world.raddle(["task", "pause", &tid]).ok();
     runner(&world, &title("paused"));
@@ -278,7 +278,7 @@ fn replaces_a_process_whose_runner_hangs_after_a_pause() {
         worker,
         "a task has run past its time limit",
     );
-    world.until_state(&tid, "timeout");
+    world.wait_for_state(&tid, "timeout");
     down(&world, manager);
 }
 
@@ -308,7 +308,7 @@ fn on_error_of_the_worker_applies_to_hung_events() {
                 .into_iter()
                 .find(|(_, line)| line.contains(&title))
         };
-        until("it runs", || {
+        wait_until("it runs", || {
             lines(&world, "tried").contains(&slug.to_owned()) && runner().is_some()
         });
         signal(runner().unwrap().0.into(), libc::SIGSTOP);
@@ -326,7 +326,7 @@ fn on_error_of_the_worker_applies_to_hung_events() {
             .map(|task| (task["spec"]["queue"].as_str().unwrap().to_owned(), task));
         all.collect::<std::collections::BTreeMap<_, _>>()
     };
-    until("all are over", || {
+    wait_until("all are over", || {
         tasks().values().all(|task| task["state"] == "timeout")
     });
     let told = |slug: &str| {

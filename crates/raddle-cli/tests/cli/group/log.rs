@@ -4,10 +4,10 @@ use super::*;
 use crate::log::read;
 
 /// Starts the groups of a file with a log of JSON, and waits until they are up.
-fn up_with_json(world: &World, file: &str) -> Started {
+fn up_with_json(world: &World, file: &str) -> RunningCommand {
     world.file("raddle.toml", file);
     let manager = world.start(["up", "--log-format", "json"]);
-    until("they are up", || manager.stderr().contains(" up\""));
+    wait_until("they are up", || manager.stderr().contains(" up\""));
     manager
 }
 
@@ -47,7 +47,7 @@ fn logs_failures_also_where_they_are_acknowledged() {
             .iter()
             .any(|state| task["state"] == *state)
     };
-    until("all are over", || {
+    wait_until("all are over", || {
         tasks().len() == 4 && tasks().iter().all(is_over)
     });
     let tid_of = |slug: &str| {
@@ -97,11 +97,11 @@ fn a_line_about_a_message_has_one_key_for_its_text() {
         .raddle(["queue", "write", "raddle.groups", &odd.to_string()])
         .ok();
     world.raddle(["queue", "write", "in", "x"]).ok();
-    until("it is dead", || {
+    wait_until("it is dead", || {
         world.raddle(["queue", "peek", "odd.dead"]).ok().text() == "x\n"
     });
     let said = "a message cannot be a task, and is in odd.dead";
-    until("it is said", || manager.stderr().contains(said));
+    wait_until("it is said", || manager.stderr().contains(said));
     let lines = read(&down(&world, manager));
     let line = lines.iter().find(|line| line["message"] == said).unwrap();
     assert!(

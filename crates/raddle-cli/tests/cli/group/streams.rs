@@ -51,7 +51,7 @@ fn each_stream_entry_is_one_event() {
     .chain(["mail 4".into()])
     .collect();
     all.sort();
-    until("all are done", || lines(&world, "done").len() >= all.len());
+    wait_until("all are done", || lines(&world, "done").len() >= all.len());
     assert_eq!(lines(&world, "done"), all);
     assert_eq!(
         redis(&world, "XPENDING orders raddle:cli").lines().next(),
@@ -60,14 +60,14 @@ fn each_stream_entry_is_one_event() {
 
     // However many managers there are, and if one is killed.
     let other = world.start(["up", "--name", "second"]);
-    until("the second is up", || other.stderr().contains(" up\n"));
+    wait_until("the second is up", || other.stderr().contains(" up\n"));
     let produce =
         world.start_bash("for i in $(seq 100 299); do echo XADD orders '*' message $i; done | redis-cli -s redis.sock");
-    until("some are there", || lines(&world, "done").len() > all.len());
+    wait_until("some are there", || lines(&world, "done").len() > all.len());
     one.signal(libc::SIGKILL);
     one.finish();
     produce.finish().ok();
-    until("all are done", || {
+    wait_until("all are done", || {
         lines(&world, "done").len() >= all.len() + 400
     });
     let done = lines(&world, "done");
@@ -83,7 +83,7 @@ fn each_stream_entry_is_one_event() {
     // A stream that is deleted is there again with its next entry.
     redis(&world, "DEL orders");
     redis(&world, "XADD orders '*' message 300");
-    until("it is done", || {
+    wait_until("it is done", || {
         lines(&world, "done").len() == all.len() + 402
     });
     let consumers = redis(&world, "--json XINFO CONSUMERS orders raddle:cli");
@@ -104,14 +104,14 @@ fn refuses_streams_without_redis() {
     let refused = world
         .raddle(["up"])
         .code(2)
-        .says("raddle.toml:6: at 'process.mail.worker[0].sources[0]'");
+        .stderr_contains("raddle.toml:6: at 'process.mail.worker[0].sources[0]'");
     refused
-        .says("streams need Redis")
-        .says("use redis://HOST:PORT, or the name of a queue");
+        .stderr_contains("streams need Redis")
+        .stderr_contains("use redis://HOST:PORT, or the name of a queue");
     world.file("raddle.toml", FILE.replace("stream:orders", "stream:"));
     world
         .raddle(["up"])
         .code(2)
-        .says("it names no stream: write its key, as in 'stream:orders'");
+        .stderr_contains("it names no stream: write its key, as in 'stream:orders'");
     assert_eq!(world.processes(), []);
 }

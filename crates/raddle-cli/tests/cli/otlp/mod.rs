@@ -11,7 +11,7 @@ use self::collector::{Collector, attribute, hex};
 use crate::{
     metrics::{said, scrape},
     trace::{PARENT, TRACE, parts},
-    world::{World, until},
+    world::{World, wait_until},
 };
 
 #[test]
@@ -139,7 +139,7 @@ fn honours_opentelemetry_variables_with_and_without_tls() {
         said(&worker);
         let tid = world.submit(&["--traceparent", PARENT, "--", "true"]);
         world.raddle(["wait", "--timeout", "30", &tid]).ok();
-        until("the span is there", || collector.spans().len() == 1);
+        wait_until("the span is there", || collector.spans().len() == 1);
         assert_eq!(hex(&collector.spans()[0].trace_id), TRACE);
         collector.first(|first| {
             assert_eq!(first.is_grpc, protocol == "grpc");
@@ -178,7 +178,7 @@ fn sends_nothing_to_an_untrusted_collector() {
         let url = said(&worker)["metrics"].as_str().unwrap().to_owned();
         let tid = world.submit(&["--", "true"]);
         world.raddle(["wait", "--timeout", "30", &tid]).ok();
-        until("it is counted", || {
+        wait_until("it is counted", || {
             scrape(&url).get("raddle_spans_dropped_total") == Some(1.0)
         });
         assert!(collector.spans().is_empty(), "{protocol}");
@@ -199,7 +199,7 @@ fn a_spawner_sends_the_spans_of_its_workers() {
     said(&spawner);
     let tids = world.submit(&["--array", "1-3", "--traceparent", PARENT, "--", "true"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
-    until("they are there", || collector.spans().len() >= 3);
+    wait_until("they are there", || collector.spans().len() >= 3);
     spawner.stop().ok();
     let spans = collector.spans();
     assert_eq!(spans.len(), 3, "{spans:?}");
@@ -228,10 +228,10 @@ fn a_bad_collector_only_loses_spans() {
         world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
         assert!(begun.elapsed() < Duration::from_secs(30));
         if !is_silent {
-            until("they are counted", || {
+            wait_until("they are counted", || {
                 scrape(&url).get("raddle_spans_dropped_total") == Some(20.0)
             });
-            until("it is said", || {
+            wait_until("it is said", || {
                 worker.stderr().contains("spans cannot be delivered")
             });
         }
@@ -257,7 +257,7 @@ fn refuses_unusable_settings() {
         let ran = world
             .raddle(["worker", "start", "--otlp-endpoint", wrong])
             .code(2);
-        ran.says("is not a collector's address");
+        ran.stderr_contains("is not a collector's address");
     }
     for (settings, message) in [
         (
@@ -272,6 +272,6 @@ fn refuses_unusable_settings() {
         let script = format!(
             "{settings} raddle worker start --no-detach --otlp-endpoint https://127.0.0.1:4318"
         );
-        world.bash(&script).code(2).says(message);
+        world.bash(&script).code(2).stderr_contains(message);
     }
 }

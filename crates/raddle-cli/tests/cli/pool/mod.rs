@@ -1,8 +1,8 @@
 //! `raddle pool`, and pools in `raddle task tree`.
 
 mod fake;
-mod look;
 mod ping;
+mod query;
 mod serve;
 mod stop;
 

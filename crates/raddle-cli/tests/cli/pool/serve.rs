@@ -8,7 +8,7 @@ fn a_program_without_routines_says_so() {
     let ran = world
         .raddle(["pool", "serve"])
         .code(2)
-        .says("has no routines")
-        .says("myapp pool serve");
+        .stderr_contains("has no routines")
+        .stderr_contains("myapp pool serve");
     assert_eq!(ran.text(), "");
 }

@@ -4,7 +4,7 @@ use super::{
     Pools,
     fake::{Fake, Manner},
 };
-use crate::world::until;
+use crate::world::wait_until;
 
 #[test]
 fn stops_all_workers_of_one_pool() {
@@ -26,7 +26,7 @@ fn stops_all_workers_of_one_pool() {
         (left.as_array().unwrap().len(), &left[0]["uid"]),
         (1, &other.uid.to_string().into())
     );
-    until("both have ended", || {
+    wait_until("both have ended", || {
         !pools.process(0).is_alive() && !pools.process(1).is_alive()
     });
     assert!(pools.process(2).is_alive());
@@ -51,7 +51,7 @@ fn stops_one_worker_by_its_uid() {
         (&told[0]["ended"], &told[0]["cancelled"]),
         (&0.into(), &0.into())
     );
-    until("it has ended", || !pools.process(0).is_alive());
+    wait_until("it has ended", || !pools.process(0).is_alive());
     assert!(pools.process(1).is_alive());
 }
 
@@ -105,7 +105,7 @@ fn names_a_worker_that_does_not_exit_and_how_to_kill_it() {
         .world
         .raddle(["pool", "stop", "strange"])
         .code(124)
-        .says("has not exited yet");
+        .stderr_contains("has not exited yet");
     assert_eq!(
         ran.text(),
         format!(
@@ -118,7 +118,7 @@ fn names_a_worker_that_does_not_exit_and_how_to_kill_it() {
     pools.signal(0, libc::SIGSTOP);
     let ran = pools.world.raddle(["pool", "stop", "render"]).code(124);
     pools.signal(0, libc::SIGCONT);
-    let ran = ran.says(&format!(
+    let ran = ran.stderr_contains(&format!(
         "worker {} does not answer: kill it with 'kill -9 {}'",
         stuck.uid, stuck.pid
     ));
@@ -147,14 +147,14 @@ fn a_worker_that_is_killed_meanwhile_counts_as_stopped() {
     fake.takes_it(Manner::Broken);
     let ran = stop()
         .ok()
-        .says("exited before it reported the outcome of its calls");
+        .stderr_contains("exited before it reported the outcome of its calls");
     assert_eq!(
         (ran.text(), fake.stops().len()),
         (format!("{} stopped\n", fake.metadata.uid).as_str(), 1)
     );
     // Before it was told, too.
     fake.refuse("the way broke");
-    stop().ok().says("exited before it reported");
+    stop().ok().stderr_contains("exited before it reported");
     assert!(fake.stops().is_empty());
 }
 
@@ -169,14 +169,17 @@ fn reports_a_worker_that_refuses_to_stop() {
             .raddle(["pool", "stop", "strange", "--timeout", "0.1", "--json"])
     };
     fake.takes_it(Manner::Endless);
-    let ran = stop().code(124).says("does not answer").says("kill -9");
+    let ran = stop()
+        .code(124)
+        .stderr_contains("does not answer")
+        .stderr_contains("kill -9");
     assert_eq!(
         (&ran.json()[0]["status"], &ran.json()[0]["ended"]),
         (&"no answer".into(), &().into())
     );
     fake.takes_it(Manner::Broken);
     assert_eq!(
-        stop().code(1).says("cannot stop worker").json()[0]["error"],
+        stop().code(1).stderr_contains("cannot stop worker").json()[0]["error"],
         "the way broke"
     );
 }

@@ -796,7 +796,7 @@ fn a_worker_for_one_task_fails_if_it_cannot_start_the_task() {
     assert_eq!(ends(&mut core, 0, 10, exhausted(), at(10)), "finish 10");
     let end = settles(&mut core, 10, AGAIN, at(11));
     assert!(
-        end.starts_with("failed: the system gives no process"),
+        end.starts_with("failed: the system provides no process"),
         "{end}"
     );
 }

@@ -1,4 +1,4 @@
-//! A way to the real engine that can be shut, or keep some of what is asked.
+//! A proxy to the real Docker engine that can be shut, or drop requests to start containers.
 
 use std::{
     io::{Read, Write},
@@ -12,7 +12,7 @@ use std::{
 const ENGINE: &str = "/var/run/docker.sock";
 
 #[derive(Clone)]
-pub(super) struct Gate {
+pub(super) struct EngineProxy {
     path: PathBuf,
     state: Arc<Mutex<State>>,
 }
@@ -20,34 +20,34 @@ pub(super) struct Gate {
 #[derive(Default)]
 struct State {
     is_shut: bool,
-    keeps_starts: bool,
+    drops_starts: bool,
     open: Vec<UnixStream>,
 }
 
-impl Gate {
-    /// At this socket.
+impl EngineProxy {
+    /// Listens at this socket.
     pub(super) fn new(path: &Path) -> Self {
-        let gate = Self {
+        let proxy = Self {
             path: path.into(),
             state: Arc::default(),
         };
-        let (listener, others) = (UnixListener::bind(path).unwrap(), gate.clone());
-        // They end with the process of the test.
+        let (listener, shared) = (UnixListener::bind(path).unwrap(), proxy.clone());
+        // The threads end with the test process.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let gate = others.clone();
-                thread::spawn(move || gate.pass(stream));
+                let proxy = shared.clone();
+                thread::spawn(move || proxy.forward(stream));
             }
         });
-        gate
+        proxy
     }
 
-    /// As `DOCKER_HOST` names it.
+    /// The value for `DOCKER_HOST`.
     pub(super) fn host(&self) -> String {
         format!("unix://{}", self.path.display())
     }
 
-    /// Nobody is let through, and who was is cut off.
+    /// Refuses new connections, and closes open ones.
     pub(super) fn shut(&self) {
         let mut state = self.state.lock().unwrap();
         state.is_shut = true;
@@ -60,12 +60,12 @@ impl Gate {
         self.state.lock().unwrap().is_shut = false;
     }
 
-    /// Containers can be made from now on, but not started: the engine does not hear of it.
-    pub(super) fn keep_starts(&self) {
-        self.state.lock().unwrap().keeps_starts = true;
+    /// Drops requests to start containers; they can still be created.
+    pub(super) fn drop_starts(&self) {
+        self.state.lock().unwrap().drops_starts = true;
     }
 
-    fn pass(&self, mut client: UnixStream) {
+    fn forward(&self, mut client: UnixStream) {
         let mut engine = UnixStream::connect(ENGINE).unwrap();
         {
             let mut state = self.state.lock().unwrap();
@@ -90,7 +90,7 @@ impl Gate {
                 .unwrap_or_default();
             let asks_to_start =
                 line.starts_with(b"POST /") && line.windows(7).any(|word| word == b"/start ");
-            if asks_to_start && self.state.lock().unwrap().keeps_starts {
+            if asks_to_start && self.state.lock().unwrap().drops_starts {
                 continue;
             }
             if engine.write_all(&piece[..len]).is_err() {

@@ -1,6 +1,6 @@
 //! Tasks in containers of the real Docker engine: isolation `docker`.
 
-mod gate;
+mod engine_proxy;
 
 use std::{
     borrow::Cow,
@@ -14,10 +14,10 @@ use raddle_model::{Tid, frame};
 use raddle_runner::{ExecRequest, ToRunner, container::VERSION};
 use serde_json::Value;
 
-use self::gate::Gate;
+use self::engine_proxy::EngineProxy;
 use crate::{
-    containers::{docker, image, inspect, said},
-    world::{Ran, Started, World, until},
+    worker_containers::{docker, image, inspect, said},
+    world::{CommandOutput, RunningCommand, World, wait_until},
 };
 
 /// What all of its containers are known by.
@@ -55,12 +55,12 @@ impl Bay {
             .worker(&[&["--task-image", &self.image], flags].concat())
     }
 
-    /// A worker that reaches the engine through a gate.
-    fn worker_behind(&self, gate: &Gate) {
+    /// A worker that reaches the engine through a proxy.
+    fn worker_behind(&self, proxy: &EngineProxy) {
         self.world
             .bash(&format!(
                 "DOCKER_HOST={} raddle worker start --task-image {}",
-                gate.host(),
+                proxy.host(),
                 self.image
             ))
             .ok();
@@ -73,7 +73,7 @@ impl Bay {
     }
 
     /// Runs a script in a container, and waits for its end.
-    fn run(&self, flags: &[&str], script: &str) -> Ran {
+    fn run(&self, flags: &[&str], script: &str) -> CommandOutput {
         self.world.raddle(
             [
                 &["run", "--isolation", "docker"],
@@ -95,7 +95,7 @@ impl Bay {
     /// Submits, and waits until the script has said something.
     fn begun(&self, script: &str) -> String {
         let tid = self.submit(script);
-        until("it has begun", || !self.logs(&tid).is_empty());
+        wait_until("it has begun", || !self.logs(&tid).is_empty());
         tid
     }
 
@@ -126,12 +126,12 @@ impl Bay {
                 .into_iter()
                 .find(|(_, title_of)| title_of.starts_with(&title))
         };
-        until(&title, || found().is_some());
+        wait_until(&title, || found().is_some());
         found().unwrap().0
     }
 
     fn gone(&self, tid: &str) {
-        until("its container is gone", || self.containers(tid).is_empty());
+        wait_until("its container is gone", || self.containers(tid).is_empty());
     }
 
     /// All is over, and nothing is left.
@@ -139,7 +139,7 @@ impl Bay {
         self.world
             .raddle(["worker", "stop", "--all", "--quiet"])
             .ok();
-        until("its processes are gone", || {
+        wait_until("its processes are gone", || {
             self.world.processes().is_empty()
         });
         for tid in self.tids.borrow().iter() {
@@ -212,7 +212,7 @@ fn a_command_runs_in_a_container_without_privileges() {
     bay.world
         .raddle(["run", "--isolation", "docker", "--", "no-such"])
         .code(127)
-        .says("command not found: no-such");
+        .stderr_contains("command not found: no-such");
     bay.assert_clean();
 }
 
@@ -238,7 +238,7 @@ fn arguments_and_environment_are_not_in_the_container_settings() {
         .world
         .submit(&[&flags[..], &["--", "sh", "-c", script, "hidden"]].concat());
     bay.tids.borrow_mut().insert(tid.clone());
-    until("it has begun", || !bay.logs(&tid).is_empty());
+    wait_until("it has begun", || !bay.logs(&tid).is_empty());
     let found = inspect(&bay.containers(&tid)[0]);
     let host = &found["HostConfig"];
     assert!(!found.to_string().contains("hidden"), "{found}");
@@ -301,7 +301,7 @@ fn passes_input_of_any_length_and_ignores_unread_input() {
     let submit = format!("raddle submit --isolation docker --stdin -- sh -c '{STAYS}' < input");
     let tid = bay.world.bash(&submit).ok().text().trim().to_owned();
     bay.tids.borrow_mut().insert(tid.clone());
-    until("it has begun", || !bay.logs(&tid).is_empty());
+    wait_until("it has begun", || !bay.logs(&tid).is_empty());
     kill(bay.process(&tid, "contained"));
     assert_eq!(bay.wait(&tid)["state"], "completed");
     bay.assert_clean();
@@ -315,17 +315,17 @@ fn names_the_limit_that_ended_a_command() {
     let grow = "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done";
     bay.run(&["--memory", "32"], grow)
         .code(137)
-        .says("used more memory than allowed");
+        .stderr_contains("used more memory than allowed");
     bay.run(&["--memory", "32"], "cat /dev/zero > /tmp/x")
         .code(137)
-        .says("used more memory than allowed");
+        .stderr_contains("used more memory than allowed");
     bay.run(&[], "cat /dev/zero > /tmp/x")
         .code(1)
-        .says("No space left on device");
+        .stderr_contains("No space left on device");
     let many = "i=0; while [ $i -lt 30 ]; do sleep 600 & i=$((i+1)); done; wait";
     bay.run(&["--max-procs", "10"], many)
         .code(137)
-        .says("ran into max_procs");
+        .stderr_contains("ran into max_procs");
     assert_eq!(bay.run(&["--max-fds", "9"], "ulimit -n").text(), "9\n");
     bay.assert_clean();
 }
@@ -376,7 +376,7 @@ fn a_pause_freezes_the_processes_in_the_container() {
     let tid = bay.begun("i=0; while [ $i -lt 20 ]; do echo $i; sleep 0.1; i=$((i+1)); done");
     bay.world.raddle(["task", "pause", &tid]).ok();
     let mut lines = bay.logs(&tid).lines().count();
-    until("it stands still", || {
+    wait_until("it stands still", || {
         std::thread::sleep(std::time::Duration::from_millis(500));
         lines == std::mem::replace(&mut lines, bay.logs(&tid).lines().count())
     });
@@ -465,7 +465,7 @@ fn the_next_worker_removes_containers_that_never_started() {
     let (left, foreign) = (make("raddle-left"), make("foreign-left"));
     let is_there = |name: &str| docker(&["inspect", name]).status.success();
     bay.worker(&[]);
-    until("it is removed", || !is_there(&left));
+    wait_until("it is removed", || !is_there(&left));
     assert!(is_there(&foreign), "labels can be put on anything");
     said(&["rm", &foreign]);
     bay.assert_clean();
@@ -474,13 +474,13 @@ fn the_next_worker_removes_containers_that_never_started() {
 #[test]
 fn removes_an_unstarted_container_when_its_supervisor_is_killed() {
     let Some(bay) = Bay::new() else { return };
-    let gate = Gate::new(&bay.world.path().join("gate.sock"));
-    gate.keep_starts();
-    bay.worker_behind(&gate);
+    let proxy = EngineProxy::new(&bay.world.path().join("proxy.sock"));
+    proxy.drop_starts();
+    bay.worker_behind(&proxy);
     let made = |attempt: u32, tid: &str| {
         let name = format!("raddle-{tid}-{attempt}");
         // One that is being made is listed before it can be looked at.
-        until("it is made", || {
+        wait_until("it is made", || {
             docker(&["inspect", "--format", "{{.State.Status}}", &name]).stdout == b"created\n"
         });
     };
@@ -488,7 +488,7 @@ fn removes_an_unstarted_container_when_its_supervisor_is_killed() {
     let tid = bay.submit("echo here");
     made(1, &tid);
     kill(bay.process(&tid, "contained"));
-    until("it is removed", || {
+    wait_until("it is removed", || {
         !bay.containers(&tid).contains(&format!("raddle-{tid}-1"))
     });
     // By the next one, when nobody has seen it.
@@ -499,7 +499,7 @@ fn removes_an_unstarted_container_when_its_supervisor_is_killed() {
         bay.process(&tid, "contained"),
     ];
     all.into_iter().for_each(kill);
-    until("they are gone", || bay.world.processes().is_empty());
+    wait_until("they are gone", || bay.world.processes().is_empty());
     bay.worker(&[]);
     let task = bay.wait(&tid);
     assert_eq!(
@@ -513,10 +513,10 @@ fn removes_an_unstarted_container_when_its_supervisor_is_killed() {
 #[test]
 fn losing_the_engine_costs_the_running_task_an_attempt() {
     let Some(bay) = Bay::new() else { return };
-    let gate = Gate::new(&bay.world.path().join("gate.sock"));
-    bay.worker_behind(&gate);
+    let proxy = EngineProxy::new(&bay.world.path().join("proxy.sock"));
+    bay.worker_behind(&proxy);
     let tid = bay.begun(STAYS);
-    gate.shut();
+    proxy.shut();
     // Nobody holds it any more.
     bay.gone(&tid);
     assert_eq!(
@@ -524,7 +524,7 @@ fn losing_the_engine_costs_the_running_task_an_attempt() {
         1,
         "what has become of it is not known yet"
     );
-    gate.open();
+    proxy.open();
     let task = bay.wait(&tid);
     assert_eq!(
         (&task["state"], &task["attempt"]),
@@ -631,12 +631,12 @@ fn names_a_missing_image_or_engine() {
     let flags = ["run", "--isolation", "docker", "--retry", "1", "--", "true"];
     let worker = bay.world.worker(&["--task-image", &absent]);
     let reason = format!("the image '{absent}' for tasks is not on this machine");
-    bay.world.raddle(flags).code(125).says(&reason);
+    bay.world.raddle(flags).code(125).stderr_contains(&reason);
     let log = bay
         .world
         .path()
         .join(format!(".raddle/worker-{worker}.log"));
-    until("the worker has said so before", || {
+    wait_until("the worker has said so before", || {
         std::fs::read_to_string(&log).is_ok_and(|log| log.contains(&reason))
     });
     bay.world
@@ -651,7 +651,7 @@ fn names_a_missing_image_or_engine() {
     );
     bay.world.bash(&start).ok();
     let tid = bay.submit("echo here");
-    until("it was given back", || {
+    wait_until("it was given back", || {
         explained(&tid).contains("there is no Docker engine at")
     });
     let task = bay.world.task(&tid);
@@ -675,7 +675,7 @@ fn a_worker_can_have_every_task_in_a_container() {
     bay.world
         .raddle(["worker", "start", "--min-isolation", "docker"])
         .code(2)
-        .says("--task-image");
+        .stderr_contains("--task-image");
     bay.worker(&["--min-isolation", "docker"]);
     let first = "cat /proc/1/cmdline; pwd";
     let ran = bay
@@ -698,7 +698,7 @@ fn a_worker_can_have_every_task_in_a_container() {
         bay.world
             .raddle([&["run", "--no-inline"], flags, &["--", "true"]].concat())
             .code(125)
-            .says(reason);
+            .stderr_contains(reason);
     }
     bay.assert_clean();
 }
@@ -769,7 +769,7 @@ fn one_shot_workers_inherit_the_task_image_and_survive_their_spawner() {
         bay.image
     );
     bay.world.file("spawner.toml", text);
-    let spawner: Started = bay
+    let spawner: RunningCommand = bay
         .world
         .start(["spawner", "run", "--config", "spawner.toml"]);
     bay.run(&[], "exit 4").code(4);

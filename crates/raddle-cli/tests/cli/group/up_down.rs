@@ -12,11 +12,11 @@ fn live(world: &World) -> usize {
         .count()
 }
 
-fn is_up(manager: &Started) -> bool {
+fn is_up(manager: &RunningCommand) -> bool {
     manager.stderr().contains(" up\n")
 }
 
-fn waits(manager: &Started) -> bool {
+fn waits(manager: &RunningCommand) -> bool {
     manager
         .stderr()
         .contains("this manager stands by, and replaces it when it exits")
@@ -27,7 +27,7 @@ fn down_stops_a_manager_in_the_background() {
     let world = World::new();
     world.file("raddle.toml", TWO_OF_ONE);
     let tid = world.raddle(["up", "-d"]).ok().text().trim().to_owned();
-    until("its processes are there", || {
+    wait_until("its processes are there", || {
         pids(&world, "mail").len() == 2
     });
     assert!(
@@ -41,24 +41,24 @@ fn down_stops_a_manager_in_the_background() {
         format!("{tid} listening\n")
     );
     // A second one in the background would wait unseen.
-    world.raddle(["up", "-d"]).code(2).says(&format!(
+    world.raddle(["up", "-d"]).code(2).stderr_contains(&format!(
         "manager {tid} with the name 'group' runs these groups"
     ));
     world
         .raddle(["down", "--name", "another"])
         .ok()
-        .says("no manager runs these groups");
+        .stderr_contains("no manager runs these groups");
     world.raddle(["down"]).ok();
     assert_eq!(world.task(&tid)["state"], "completed");
-    until("no process is left", || world.processes().is_empty());
+    wait_until("no process is left", || world.processes().is_empty());
     world
         .raddle(["down"])
         .ok()
-        .says("no manager runs these groups");
+        .stderr_contains("no manager runs these groups");
     world
         .raddle(["down", "-f", "none.toml"])
         .code(2)
-        .says("there is no such file");
+        .stderr_contains("there is no such file");
 }
 
 #[test]
@@ -77,8 +77,8 @@ fn a_second_manager_of_a_file_stands_by_and_takes_over_on_redis() {
 fn takes_over(world: &World) {
     let one = up(world, TWO_OF_ONE);
     let (other, third) = (world.start(["up"]), world.start(["up"]));
-    until("both wait", || waits(&other) && waits(&third));
-    until("there are no more than two", || live(world) == 2);
+    wait_until("both wait", || waits(&other) && waits(&third));
+    wait_until("there are no more than two", || live(world) == 2);
     assert_eq!(
         world.list(&["group", "list"])[0]["managers"]
             .as_array()
@@ -89,19 +89,19 @@ fn takes_over(world: &World) {
     third.stop().ok();
     one.signal(libc::SIGKILL);
     one.finish();
-    until("the other has taken its place", || is_up(&other));
-    until("there are two again", || live(world) == 2);
+    wait_until("the other has taken its place", || is_up(&other));
+    wait_until("there are two again", || live(world) == 2);
     let tid = world.submit(&["--queue", "mail", "--", "true"]);
     world.raddle(["wait", &tid]).ok();
     // One of another name keeps as many again.
     let second = world.start(["up", "--name", "second"]);
-    until("it is up", || is_up(&second));
-    until("there are four", || live(world) == 4);
+    wait_until("it is up", || is_up(&second));
+    wait_until("there are four", || live(world) == 4);
     second.stop().ok();
     other.stop().ok();
     // Those that are started at the same time agree on one.
-    let all: Vec<Started> = (0..3).map(|_| world.start(["up"])).collect();
-    until("one is up, and the others wait", || {
+    let all: Vec<RunningCommand> = (0..3).map(|_| world.start(["up"])).collect();
+    wait_until("one is up, and the others wait", || {
         let up = all.iter().filter(|manager| is_up(manager)).count();
         (
             up,
@@ -112,7 +112,8 @@ fn takes_over(world: &World) {
     });
     assert_eq!(live(world), 2);
     // Those that wait first: they would take its place.
-    let (up, waiting): (Vec<Started>, Vec<Started>) = all.into_iter().partition(is_up);
+    let (up, waiting): (Vec<RunningCommand>, Vec<RunningCommand>) =
+        all.into_iter().partition(is_up);
     for manager in waiting.into_iter().chain(up) {
         manager.stop().ok();
     }
@@ -123,7 +124,7 @@ fn a_manager_of_groups_shows_metrics() {
     let world = World::new();
     world.file("raddle.toml", TWO_OF_ONE);
     let manager = world.start(["--json", "up", "--metrics-addr", "127.0.0.1:0"]);
-    until("it is up", || is_up(&manager));
+    wait_until("it is up", || is_up(&manager));
     let said: Value = serde_json::from_str(&manager.stdout()).unwrap();
     let url = said["metrics"].as_str().unwrap();
     let seen = scrape(url);
@@ -137,14 +138,14 @@ fn a_manager_of_groups_shows_metrics() {
     );
     assert_eq!(seen.get("raddle_group_launch_total"), Some(2.0));
     world.submit(&["--queue", "later", "--", "true"]);
-    until("what waits is shown", || {
+    wait_until("what waits is shown", || {
         scrape(url).get("raddle_queue_ready{queue=\"later\"}") == Some(1.0)
     });
     down(&world, manager);
     world
         .raddle(["up", "--metrics-addr", "0.0.0.0:0"])
         .code(2)
-        .says("--metrics-public");
+        .stderr_contains("--metrics-public");
 }
 
 #[test]
@@ -161,14 +162,14 @@ fn explains_a_start_that_takes_long() {
         "'late' is not up: it starts after mail, which is not up yet",
         "'bad' is not up: its processes exit right after their start",
     ] {
-        until(line, || manager.stderr().contains(line));
+        wait_until(line, || manager.stderr().contains(line));
     }
     world
         .raddle(["group", "scale", "bad", "2"])
         .ok()
-        .says("exit right after their start");
+        .stderr_contains("exit right after their start");
     world.file("go", "");
-    until("it is there", || pids(&world, "mail").len() == 1);
+    wait_until("it is there", || pids(&world, "mail").len() == 1);
     let said = manager.stderr();
     assert_eq!(
         said.matches("'late' is not up: it starts after").count(),
@@ -184,11 +185,11 @@ fn explains_a_start_that_takes_long() {
         "-c",
         "until test -e over; do sleep 0.05; done",
     ]);
-    world.until_state(&task, "running");
+    world.wait_for_state(&task, "running");
     world
         .raddle(["group", "off", "mail"])
         .ok()
-        .says("1 process may finish what runs there");
+        .stderr_contains("1 process may finish what runs there");
     world.file("over", "");
     world.raddle(["wait", &task]).ok();
     manager.stop().ok();
@@ -196,6 +197,6 @@ fn explains_a_start_that_takes_long() {
     world
         .raddle(["group", "on", "mail"])
         .ok()
-        .says("no manager runs 'mail'")
-        .says("'raddle up'");
+        .stderr_contains("no manager runs 'mail'")
+        .stderr_contains("'raddle up'");
 }

@@ -25,14 +25,14 @@ fn replaces_exited_processes_by_the_restart_policy() {
     signal(failed, libc::SIGKILL);
     // It ends as one that was asked to, and nobody has asked but for this.
     signal(done, libc::SIGTERM);
-    until("one is replaced", || {
+    wait_until("one is replaced", || {
         let now = pids(&world, "failed");
         now.len() == 1 && !now.contains(&failed)
     });
-    until("two are not", || {
+    wait_until("two are not", || {
         manager.stderr().matches("and is not replaced").count() == 2
     });
-    until("nobody is there for them", || {
+    wait_until("nobody is there for them", || {
         pids(&world, "never").is_empty() && pids(&world, "done").is_empty()
     });
     let said = down(&world, manager);
@@ -53,7 +53,7 @@ fn task_settings_of_the_file_apply_to_tasks() {
     );
     let manager = up(&world, &file);
     world.raddle(["queue", "write", "in", "wool"]).ok();
-    until("it has told", || {
+    wait_until("it has told", || {
         lines(&world, "shop/told") == ["blue 77 wool"]
     });
     let tid = world.submit(&["--queue", "a", "--requires", "loom", "--", "true"]);
@@ -67,7 +67,7 @@ fn a_trigger_has_times_a_policy_and_a_lifetime() {
     let file = "[process.clock]\n[[process.clock.worker]]\nslug = 'tick'\ncommand = ['sh', '-c', 'echo $RADDLE_DUE >> ticks']\n\
                 trigger = { cron = '* * * * * *', timezone = 'Europe/Berlin', missed = 'skip', lifetime = '1s' }\n";
     let manager = up(&world, file);
-    until("it has ticked", || lines(&world, "ticks").len() >= 2);
+    wait_until("it has ticked", || lines(&world, "ticks").len() >= 2);
     assert!(
         lines(&world, "ticks")
             .iter()
@@ -76,7 +76,7 @@ fn a_trigger_has_times_a_policy_and_a_lifetime() {
     );
     // What nobody takes in time is never run: its only slot is taken.
     let other = world.submit(&["--queue", "tick", "--", "sleep", "5"]);
-    until("some have expired", || {
+    wait_until("some have expired", || {
         let ended = world
             .raddle(["task", "list", "--status", "cancelled", "--json"])
             .ok()
@@ -99,11 +99,11 @@ fn a_trigger_has_times_a_policy_and_a_lifetime() {
         (&"skip".into(), &1.into())
     );
     let next: jiff::Timestamp = before["next"].as_str().unwrap().parse().unwrap();
-    until("three are due", || {
+    wait_until("three are due", || {
         jiff::Timestamp::now() > next + Duration::from_secs(3)
     });
     let manager = up(&world, file);
-    until("they are left out", || {
+    wait_until("they are left out", || {
         trigger()["missed"].as_u64() > before["missed"].as_u64()
     });
     let fired = |trigger: &Value| {
@@ -113,7 +113,7 @@ fn a_trigger_has_times_a_policy_and_a_lifetime() {
             .parse::<jiff::Timestamp>()
             .unwrap()
     };
-    until("it goes on", || {
+    wait_until("it goes on", || {
         fired(&trigger()) > next + Duration::from_secs(1)
     });
     down(&world, manager);

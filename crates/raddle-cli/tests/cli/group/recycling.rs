@@ -21,7 +21,7 @@ fn replaced_again_and_again(bound: &str, why: &str) {
     world.file("raddle.toml", file);
     let manager = world.start(["--verbose", "up"]);
     let mut seen = BTreeSet::new();
-    until("there were three", || {
+    wait_until("there were three", || {
         seen.extend(pids(&world, "a"));
         seen.len() >= 3
     });
@@ -63,7 +63,7 @@ fn a_handler_gets_the_message_as_its_arguments() {
         "[process.a]\n[[process.a.worker]]\nslug = 'a'\nsources = ['in']\nhandler = 'count'\n",
     );
     let manager = world.start(["up", "--handlers", "."]);
-    until("it is up", || manager.stderr().contains(" up\n"));
+    wait_until("it is up", || manager.stderr().contains(" up\n"));
     world.raddle(["queue", "write", "in", "[\"one\", 2]"]).ok();
     let done = || {
         world
@@ -79,7 +79,7 @@ fn a_handler_gets_the_message_as_its_arguments() {
             .ok()
             .json()
     };
-    until("it is done", || done().as_array().unwrap().len() == 1);
+    wait_until("it is done", || done().as_array().unwrap().len() == 1);
     let told = done()[0]["report"]["value"]["spec"].clone();
     assert_eq!(told["args"], serde_json::json!(["one", 2]));
     assert_eq!(told["metadata"]["source"], "in");
@@ -98,13 +98,13 @@ fn a_process_gives_up_on_its_server_after_give_up_after() {
         &[patience("brief", brief), patience("ample", "")].concat(),
     );
     // One that is ready wears its title a little later.
-    until("both wear their titles", || {
+    wait_until("both wear their titles", || {
         titled(&world, "brief").len() == 1 && titled(&world, "ample").len() == 1
     });
     let (before, patient) = (titled(&world, "brief"), titled(&world, "ample"));
     let began = Instant::now();
     end(server);
-    until("it has given up", || {
+    wait_until("it has given up", || {
         manager.stderr().contains("ended by itself")
     });
     assert!(
@@ -125,7 +125,7 @@ const TWO: &str = "[process.a]\nreplicas = 2\n[[process.a.worker]]\nslug = 'a'\n
 /// Two processes are there at once, and work.
 fn are_back(world: &World, before: &BTreeSet<i32>) {
     let began = Instant::now();
-    until("two others are there", || {
+    wait_until("two others are there", || {
         let now = titled(world, "a");
         now.len() == 2 && now.is_disjoint(before)
     });
@@ -148,10 +148,10 @@ fn processes_recover_soon_after_the_server_was_down() {
         .replace("namespace=cli", "namespace=cli&give_up_after=500ms");
     world.file("raddle.toml", url);
     let manager = up(&world, TWO);
-    until("both wear their titles", || titled(&world, "a").len() == 2);
+    wait_until("both wear their titles", || titled(&world, "a").len() == 2);
     let before = titled(&world, "a");
     end(server);
-    until("a pause is long", || {
+    wait_until("a pause is long", || {
         manager.stderr().contains("the next is started in 16 s")
     });
     let server = serve_redis(&world);
@@ -166,9 +166,9 @@ fn processes_recover_soon_after_the_server_was_down() {
 fn processes_recover_soon_after_the_server_was_unresponsive() {
     let (world, server) = on_redis();
     let manager = up(&world, TWO);
-    until("both wear their titles", || titled(&world, "a").len() == 2);
+    wait_until("both wear their titles", || titled(&world, "a").len() == 2);
     server.signal(libc::SIGSTOP);
-    until("the manager has tried in vain", || {
+    wait_until("the manager has tried in vain", || {
         manager
             .stderr()
             .contains("waiting for the broker, which is away")
@@ -192,7 +192,7 @@ fn notices_a_dead_process_at_once() {
     for (number, pid) in pids(&world, "a").into_iter().enumerate() {
         let began = Instant::now();
         signal(pid, libc::SIGKILL);
-        until("it is noticed", || {
+        wait_until("it is noticed", || {
             manager.stderr().matches("ended by itself").count() > number
         });
         took.push(began.elapsed());
@@ -200,7 +200,7 @@ fn notices_a_dead_process_at_once() {
     took.sort();
     // Who looked every second would need half of one for most of them.
     assert!(took[2] < Duration::from_millis(250), "{took:?}");
-    until("all are there again", || pids(&world, "a").len() == 5);
+    wait_until("all are there again", || pids(&world, "a").len() == 5);
     down(&world, manager);
 }
 
@@ -215,7 +215,7 @@ fn replaces_a_process_with_a_hanging_task_soon_after_its_limit() {
     let mut quickest = Duration::MAX;
     for _ in 0..2 {
         let _ = fs::remove_file(world.path().join("begun"));
-        until("it wears its title", || titled(&world, "keeper").len() == 1);
+        wait_until("it wears its title", || titled(&world, "keeper").len() == 1);
         let before = titled(&world, "keeper");
         world.raddle(["queue", "write", "in", "x"]).ok();
         let runner = || {
@@ -224,11 +224,11 @@ fn replaces_a_process_with_a_hanging_task_soon_after_its_limit() {
                 .into_iter()
                 .find(|(_, line)| line.contains(":a:running"))
         };
-        until("it runs", || {
+        wait_until("it runs", || {
             runner().is_some() && !lines(&world, "begun").is_empty()
         });
         signal(runner().unwrap().0.into(), libc::SIGSTOP);
-        until("another is there", || {
+        wait_until("another is there", || {
             !titled(&world, "keeper").is_subset(&before)
         });
         let now = std::time::SystemTime::now()
@@ -237,7 +237,7 @@ fn replaces_a_process_with_a_hanging_task_soon_after_its_limit() {
             .as_secs_f64();
         let begun: f64 = lines(&world, "begun").concat().parse().unwrap();
         quickest = quickest.min(Duration::from_secs_f64((now - begun).max(0.0)));
-        until("the old one is gone", || {
+        wait_until("the old one is gone", || {
             titled(&world, "keeper").is_disjoint(&before)
         });
     }

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::world::{Started, World, until};
+use crate::world::{RunningCommand, World, wait_until};
 
 /// What was asked: `POST /containers/create`, and the body.
 #[derive(Clone, Debug)]
@@ -252,7 +252,7 @@ impl Engine {
     }
 }
 
-fn spawner(world: &World, engine: &Engine, more: &str) -> Started {
+fn spawner(world: &World, engine: &Engine, more: &str) -> RunningCommand {
     let host = engine.path.display();
     let flags =
         "--launcher docker --worker-image some/image:1 --warm-pool 1 --max-workers 1 --poll-ms 100";
@@ -266,7 +266,7 @@ fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
     let world = World::new();
     let engine = Engine::start(&world, ways);
     let spawner = spawner(&world, &engine, "--metrics-addr 127.0.0.1:0 --json");
-    until("it was asked three times", || engine.count(what) >= 3);
+    wait_until("it was asked three times", || engine.count(what) >= 3);
     let times: Vec<Instant> = engine.asked(what).iter().map(|asked| asked.at).collect();
     let pauses: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(
@@ -291,7 +291,7 @@ fn refuses(ways: Ways, what: &str, says: &[&str], metric: &str) {
         "exec 3<>/dev/tcp/{address}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
     );
     let tid = world.submit(&["--cwd", "/tmp", "--", "true"]);
-    until("that is explained", || {
+    wait_until("that is explained", || {
         let explained = world
             .raddle(["task", "explain", &tid])
             .ok()
@@ -358,7 +358,7 @@ fn removes_unstarted_containers_of_a_killed_spawner_of_another_class() {
     );
     let spawner = spawner(&world, &engine, "");
     // What is there is looked at before anything is started.
-    until("it has started one", || engine.count("/start") >= 1);
+    wait_until("it has started one", || engine.count("/start") >= 1);
     let removed: Vec<String> = engine
         .asked("DELETE /containers/raddle-0")
         .into_iter()
@@ -394,7 +394,7 @@ fn chooses_another_name_if_a_container_name_is_taken() {
         },
     );
     let spawner = spawner(&world, &engine, "");
-    until("another is tried", || {
+    wait_until("another is tried", || {
         engine.count("POST /containers/create") == 2 && engine.count("/start") == 1
     });
     assert!(
@@ -428,7 +428,7 @@ fn requests_containers_without_privileges() {
         &engine,
         "--config spawner.toml --min-isolation sandbox",
     );
-    until("it was asked", || {
+    wait_until("it was asked", || {
         engine.count("POST /containers/create") == 1
     });
     let asked = engine.asked("POST /containers/create")[0].body.clone();
@@ -464,7 +464,7 @@ fn requests_containers_without_privileges() {
         (&json!(["ALL"]), &Value::Null)
     );
     assert_eq!(host["Mounts"][0]["ReadOnly"], true);
-    until("the second network is joined", || {
+    wait_until("the second network is joined", || {
         engine.count("POST /networks/b/connect") == 1
     });
     spawner.stop();
@@ -475,15 +475,15 @@ fn reconnects_to_a_restarted_engine() {
     let world = World::new();
     let engine = Engine::start(&world, Ways::default());
     let spawner = spawner(&world, &engine, "");
-    until("one is started", || engine.has_started());
+    wait_until("one is started", || engine.has_started());
     engine.stop();
-    until("that is noticed", || {
+    wait_until("that is noticed", || {
         spawner
             .stderr()
             .contains("the state of a container is unknown: retrying")
     });
     engine.restart();
-    until("it goes on listening to it", || engine.count("/logs") >= 1);
+    wait_until("it goes on listening to it", || engine.count("/logs") >= 1);
     assert_eq!(engine.count("POST /containers/create"), 1, "it has one");
     spawner.stop().ok();
     assert_eq!(engine.inner.lock().unwrap().running, [""; 0]);
@@ -500,15 +500,15 @@ fn replaces_containers_that_are_lost_in_a_restart() {
         },
     );
     let spawner = spawner(&world, &engine, "");
-    until("one is started", || engine.has_started());
+    wait_until("one is started", || engine.has_started());
     engine.stop();
-    until("that is noticed", || {
+    wait_until("that is noticed", || {
         spawner
             .stderr()
             .contains("the state of a container is unknown: retrying")
     });
     engine.restart();
-    until("another is started", || engine.count("/start") == 2);
+    wait_until("another is started", || engine.count("/start") == 2);
     assert!(
         spawner.stderr().contains("for an unknown reason"),
         "{}",
@@ -525,7 +525,7 @@ fn names_a_missing_or_forbidden_engine() {
     let spawner = world.start_bash(&format!(
         "{host} exec raddle spawner run --launcher docker --worker-image x --warm-pool 1 --poll-ms 100"
     ));
-    until("it is named", || {
+    wait_until("it is named", || {
         spawner.stderr().contains(&format!(
             "there is no Docker engine at {}",
             absent.display()
@@ -538,12 +538,12 @@ fn names_a_missing_or_forbidden_engine() {
         inner: Arc::default(),
     };
     engine.listen();
-    until("it is found", || engine.count("/start") == 1);
+    wait_until("it is found", || engine.count("/start") == 1);
     spawner.stop().ok();
     world
         .bash("DOCKER_HOST=tcp://127.0.0.1:1 raddle spawner run --launcher docker --worker-image x")
         .code(2)
-        .says("unix://PATH");
+        .stderr_contains("unix://PATH");
 
     // Somebody who may not use it. Root may use everything.
     if rustix::process::geteuid().is_root() {

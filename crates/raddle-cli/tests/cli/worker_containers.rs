@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::{
     metrics::scrape,
-    world::{Started, World, skip, until},
+    world::{RunningCommand, World, skip, wait_until},
 };
 
 /// What images of tests are called, and in which directory they were built: another checkout on this machine has its own.
@@ -136,7 +136,7 @@ impl Yard {
         })
     }
 
-    fn spawner(&self, flags: &[&str]) -> Started {
+    fn spawner(&self, flags: &[&str]) -> RunningCommand {
         let base = [
             "spawner",
             "run",
@@ -148,7 +148,7 @@ impl Yard {
             "200",
         ];
         let spawner = self.world.start([&base[..], flags].concat());
-        until("it has said its id", || {
+        wait_until("it has said its id", || {
             spawner.stdout().trim().len() == 19 || spawner.stderr().contains("raddle:")
         });
         assert_eq!(spawner.stdout().trim().len(), 19, "{}", spawner.stderr());
@@ -159,9 +159,9 @@ impl Yard {
     }
 
     /// As the flags say, and no others. Its standard output has its id, as text or in JSON.
-    fn other_spawner(&self, flags: &[&str]) -> Started {
+    fn other_spawner(&self, flags: &[&str]) -> RunningCommand {
         let spawner = self.world.start([&["spawner", "run"], flags].concat());
-        until("it has said its id", || spawner.stdout().ends_with('\n'));
+        wait_until("it has said its id", || spawner.stdout().ends_with('\n'));
         let said = spawner.stdout();
         let tid = serde_json::from_str::<Value>(&said).unwrap();
         let tid = tid["tid"]
@@ -183,7 +183,7 @@ impl Yard {
     }
 
     fn warm(&self, count: usize) -> Vec<String> {
-        until("they are warm", || self.workers().len() == count);
+        wait_until("they are warm", || self.workers().len() == count);
         self.workers().into_iter().map(|(host, _)| host).collect()
     }
 
@@ -217,7 +217,7 @@ impl Yard {
     /// The spawner has left, and with it everything.
     fn assert_clean(&self) {
         // The engine removes them in its own time.
-        until("all containers are gone", || self.containers().is_empty());
+        wait_until("all containers are gone", || self.containers().is_empty());
         let left = std::fs::read_dir(self.world.path().join(".raddle")).unwrap();
         let left: Vec<String> = left
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -321,7 +321,7 @@ fn runs_each_task_in_its_own_container_and_removes_it() {
     let long = yard.submit(1, "sleep 5");
     yard.wait(&long);
     assert_eq!(yard.world.task(&long[0])["attempt"], 1);
-    until("they are gone, and two are warm again", || {
+    wait_until("they are gone, and two are warm again", || {
         let now = yard.containers();
         now.len() == 2 && now.iter().all(|name| !hosts.contains(name))
     });
@@ -339,7 +339,7 @@ fn a_task_cannot_forge_or_flood_the_log_of_its_worker() {
                   while [ $i -lt 5000 ]; do echo $line; echo $line >&2; i=$((i+1)); done > /proc/1/fd/1 2> /proc/1/fd/2";
     let tids = yard.submit(1, script);
     yard.wait(&tids);
-    until("it is told that there is more", || {
+    wait_until("it is told that there is more", || {
         spawner.stderr().contains("the rest is left out")
     });
     let log = spawner.stderr();
@@ -403,7 +403,7 @@ fn the_next_spawner_adopts_the_containers_of_a_killed_one() {
         seen.display()
     );
     let tids = yard.submit(20, &script);
-    until("twenty run", || {
+    wait_until("twenty run", || {
         yard.workers()
             .iter()
             .filter(|(_, load)| *load > 0.0)
@@ -416,7 +416,7 @@ fn the_next_spawner_adopts_the_containers_of_a_killed_one() {
     first.finish();
     let next = yard.spawner(&[&flags[..], &["--verbose"]].concat());
     // One that was not served again within its lease has ended its task, and left. Nobody else has.
-    until("it has taken charge of all that are left", || {
+    wait_until("it has taken charge of all that are left", || {
         let taken = next.stderr();
         let is_taken = |name: &String| taken.contains(&format!("has left worker={name}"));
         yard.containers()
@@ -504,10 +504,10 @@ fn removes_unstarted_containers_of_a_killed_spawner() {
         "600",
     ]);
     let next = yard.spawner(&["--warm-pool", "1"]);
-    until("what never began is gone", || {
+    wait_until("what never began is gone", || {
         !yard.containers().contains(&never_started)
     });
-    until("the one that is no worker is gone, too", || {
+    wait_until("the one that is no worker is gone, too", || {
         !yard.containers().contains(&no_worker)
     });
     assert!(
@@ -541,7 +541,7 @@ fn retries_a_task_whose_container_is_killed() {
             .trim()
             .to_owned()
     };
-    until("it runs", || {
+    wait_until("it runs", || {
         yard.world.task(&tids[0])["state"] == "running" && !host().is_empty()
     });
     said(&["kill", &host()]);
@@ -551,7 +551,7 @@ fn retries_a_task_whose_container_is_killed() {
         (&task["state"], &task["attempt"]),
         (&"completed".into(), &2.into())
     );
-    until("it was told", || {
+    wait_until("it was told", || {
         spawner.stderr().contains("was ended by signal 9")
     });
     spawner.stop().ok();
@@ -577,7 +577,7 @@ fn reports_a_container_that_runs_out_of_memory() {
     // Files in /tmp are memory that no process can be killed for: it is the largest that goes, until all are gone.
     let script = "test $RADDLE_ATTEMPT != 1 || while :; do cat /dev/zero > /tmp/big; done";
     let tids = yard.submit(1, script);
-    until("it was told", || {
+    wait_until("it was told", || {
         spawner.stderr().contains("ran out of memory")
     });
     yard.wait(&tids);
@@ -677,7 +677,7 @@ fn the_image_runs_a_worker_or_a_spawner_by_default() {
     let url = format!("redis://127.0.0.1:{port}?namespace=image");
     yard.world
         .file("raddle.toml", format!("queue_url = '{url}'\n"));
-    until("it answers", || yard.world.raddle(["status"]).code == 0);
+    wait_until("it answers", || yard.world.raddle(["status"]).code == 0);
     let container = Container(format!("raddle-test-image-{}", std::process::id()));
     let variable = format!("QUEUE_URL={url}");
     let run = |flags: &[&str], words: &[&str]| {
@@ -694,7 +694,7 @@ fn the_image_runs_a_worker_or_a_spawner_by_default() {
         said(&[&base[..], flags, &[&yard.image], words].concat());
     };
     let left = || {
-        until("it has left", || {
+        wait_until("it has left", || {
             inspect(&container.0)["State"]["Running"] == false
         });
         let code = inspect(&container.0)["State"]["ExitCode"].as_i64().unwrap();
@@ -727,7 +727,7 @@ fn the_image_runs_a_worker_or_a_spawner_by_default() {
     }
     // More at a time is a worker that stays.
     run(&["-e", "WORKER_CONCURRENCY=2"], &[]);
-    until("it is there", || {
+    wait_until("it is there", || {
         yard.world.workers()[0]["concurrency"] == 2
     });
     yard.wait(&yard.submit(3, "true"));
@@ -736,7 +736,7 @@ fn the_image_runs_a_worker_or_a_spawner_by_default() {
     assert_eq!(left(), 0);
     // The manifest of the seed.
     run(&["-e", "WORKER_CAPS=cpu,docker", "-e", "WARM_POOL=2"], &[]);
-    until("two are warm", || yard.world.one_shots().len() == 2);
+    wait_until("two are warm", || yard.world.one_shots().len() == 2);
     yard.wait(&yard.submit(3, "true"));
     said(&["stop", "--time", "50", &container.0]);
     assert_eq!(left(), 0);
@@ -772,9 +772,9 @@ fn names_a_missing_or_empty_image_and_backs_off() {
     ];
     let spawner = yard.other_spawner(&[&flags[..], &[&absent]].concat());
     let reason = format!("the image '{absent}' is not on this machine");
-    until("it is named", || spawner.stderr().contains(&reason));
+    wait_until("it is named", || spawner.stderr().contains(&reason));
     let begun = Instant::now();
-    until("it was tried again", || {
+    wait_until("it was tried again", || {
         spawner.stderr().matches(&reason).count() >= 3
     });
     assert!(
@@ -802,15 +802,15 @@ fn names_a_missing_or_empty_image_and_backs_off() {
         ))
         .ok();
     let spawner = yard.other_spawner(&[&flags[..], &[&empty]].concat());
-    until("it is named", || {
+    wait_until("it is named", || {
         spawner
             .stderr()
             .contains(&format!("the image '{empty}' does not have this program"))
     });
-    until("nothing is left of what could not be started", || {
+    wait_until("nothing is left of what could not be started", || {
         yard.containers().is_empty()
     });
-    spawner.stop().ok().says("launched 0 workers");
+    spawner.stop().ok().stderr_contains("launched 0 workers");
     said(&["rmi", &empty]);
     yard.assert_clean();
 }
@@ -825,7 +825,7 @@ fn containers_reach_a_broker_through_a_named_network() {
         .world
         .raddle([&["spawner", "run"], &flags[..], &["--queue-url", url]].concat())
         .code(2);
-    refused.says("at 'spawner.container.networks'");
+    refused.stderr_contains("at 'spawner.container.networks'");
 
     said(&["network", "create", "--internal", &name]);
     let _network = Network(name.clone());
@@ -843,7 +843,7 @@ fn containers_reach_a_broker_through_a_named_network() {
     let url = format!("redis://:geheim@{gateway}:7391/0?namespace=net");
     yard.world
         .file("raddle.toml", format!("queue_url = '{url}'\n"));
-    until("it answers", || yard.world.raddle(["status"]).code == 0);
+    wait_until("it answers", || yard.world.raddle(["status"]).code == 0);
     let table = format!("[spawner]\n[spawner.container]\nnetworks = ['{name}']\n");
     yard.world.file("net.toml", table);
     let watched = ["--json", "--metrics-addr", "127.0.0.1:0"];
@@ -887,7 +887,7 @@ fn containers_reach_a_broker_through_a_named_network() {
         seen.text()
     );
     assert!(!seen.text().contains("geheim"), "{}", seen.text());
-    until(
+    wait_until(
         "what workers did that reach the server themselves is counted",
         || {
             let metrics = scrape(&metrics_url);
@@ -902,7 +902,7 @@ fn containers_reach_a_broker_through_a_named_network() {
     assert!(!ended.stderr.contains("geheim"), "{}", ended.stderr);
     server.signal(libc::SIGKILL);
     server.finish();
-    until("all containers are gone", || yard.containers().is_empty());
+    wait_until("all containers are gone", || yard.containers().is_empty());
 }
 
 /// Gone with the test, and whoever is in it before.

@@ -7,7 +7,7 @@ use raddle_discovery::{WorkerMetadata, WorkerUid};
 use super::{Pools, fake::Fake};
 use crate::{
     shape::{shape, snapshot},
-    world::{World, until},
+    world::{World, wait_until},
 };
 
 #[test]
@@ -119,7 +119,7 @@ fn lists_workers_that_do_not_answer() {
         "{}",
         shown.text()
     );
-    shown.says(&format!(
+    shown.stderr_contains(&format!(
         "worker {} does not answer: no answer within 1s",
         worker.uid
     ));
@@ -134,7 +134,7 @@ fn lists_workers_that_do_not_answer() {
     );
     pools.signal(0, libc::SIGCONT);
     pools.signal(0, libc::SIGKILL);
-    until("it is gone", || {
+    wait_until("it is gone", || {
         pools.world.raddle(["pool", "list", "--json"]).ok().text() == "[]\n"
     });
 }
@@ -160,7 +160,7 @@ fn escapes_control_characters_in_worker_metadata() {
         .world
         .raddle(["pool", "workers"])
         .ok()
-        .says("[2Jt today");
+        .stderr_contains("[2Jt today");
     let listed = pools.world.raddle(["pool", "list"]).ok();
     let asked = pools
         .world
@@ -202,7 +202,7 @@ fn refuses_a_worker_with_another_uid() {
         .world
         .raddle(["pool", "stop", "strange"])
         .code(1)
-        .says("another worker answers at its address");
+        .stderr_contains("another worker answers at its address");
     assert!(fake.stops().is_empty());
 }
 
@@ -255,7 +255,7 @@ fn an_unknown_pool_is_an_error_that_lists_the_known_ones() {
     ] {
         let ran = pools.world.raddle(["pool"].iter().chain(args)).code(2);
         assert_eq!(ran.text(), "");
-        ran.says(&format!("'{}': this user runs no pool", args[1]));
+        ran.stderr_contains(&format!("'{}': this user runs no pool", args[1]));
     }
     pools.worker("render", &[]);
     pools.worker("mail", &[]);
@@ -270,7 +270,7 @@ fn an_unknown_pool_is_an_error_that_lists_the_known_ones() {
             .world
             .raddle(["pool"].iter().chain(args))
             .code(2)
-            .says("there is mail, render");
+            .stderr_contains("there is mail, render");
         assert!(
             !ran.stderr.contains('\x1b') && ran.text().is_empty(),
             "{ran:?}"
@@ -280,7 +280,7 @@ fn an_unknown_pool_is_an_error_that_lists_the_known_ones() {
         .world
         .raddle(["pool", "stop", "127.0.0.1:1"])
         .code(1)
-        .says("no worker listens at this address");
+        .stderr_contains("no worker listens at this address");
 }
 
 #[test]
