@@ -338,9 +338,10 @@ fn an_ended_attempt_cannot_chain() {
     let script = format!(
         "RADDLE_TID={tid} RADDLE_ATTEMPT=1 RADDLE_WORKER={tid} raddle submit --chain -- true"
     );
-    world.bash(&script).code(2).stderr_contains(&format!(
-        "attempt 1 of task {tid} is over or was replaced"
-    ));
+    world
+        .bash(&script)
+        .code(2)
+        .stderr_contains(&format!("attempt 1 of task {tid} is over or was replaced"));
     assert_eq!(
         world.raddle(["status", "--json"]).ok().json()["stale_writes"],
         1
