@@ -594,15 +594,15 @@ fn refuses_to_run_in_a_container_that_lacks_an_isolation_layer() {
     let nowhere = ["--env", "PATH=/nowhere"];
     for (flags, reason) in [
         (&[user, privileges, capabilities][..], "command not found"),
-        (&[user, privileges], "with the loss of all capabilities"),
-        (&[user, capabilities], "with no-new-privileges"),
+        (&[user, privileges], "without the loss of all capabilities"),
+        (&[user, capabilities], "without no-new-privileges"),
         (
             &[root, privileges, capabilities],
-            "with a user that is not root",
+            "without a user that is not root",
         ),
         (
             &[user, privileges, capabilities, unfiltered],
-            "with a seccomp filter",
+            "without a seccomp filter",
         ),
     ] {
         let said = told_to_begin(&image, &[flags.concat(), nowhere.to_vec()].concat());
