@@ -1,4 +1,4 @@
-//! Renewal of a lease, over a connection of its engine_renewer. It blocks, with deadlines, and needs no
+//! Renewal of a lease, over its own connection. It blocks, with deadlines, and needs no
 //! runtime, so the worker's other connection cannot delay it.
 
 use std::{
@@ -37,7 +37,7 @@ pub(super) struct RemoteLeaseRenewer {
     /// Opened with the first renewal: a worker that lives shorter need not pay for it.
     stream: Option<UnixStream>,
     fallback: Option<Arc<Fallback>>,
-    /// The engine's engine_renewer renewer, once the server is gone.
+    /// The own renewer of the engine, once the server is gone.
     engine_renewer: Option<Box<dyn LeaseRenewer>>,
 }
 
@@ -58,7 +58,7 @@ impl RemoteLeaseRenewer {
         }
     }
 
-    /// The engine's engine_renewer renewer if the worker's calls go to the engine already: the connection that
+    /// The own renewer of the engine if the worker's calls go to the engine already: the connection that
     /// waits for commands notices the end of the server at once.
     fn engine_renewer(&mut self) -> Option<&mut Box<dyn LeaseRenewer>> {
         if self.engine_renewer.is_none() {

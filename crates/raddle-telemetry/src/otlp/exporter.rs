@@ -63,7 +63,7 @@ impl SpanSender {
         Arc::clone(&self.span_queue) as Arc<dyn AttemptRecorder>
     }
 
-    /// Exports the remaining spans, parent [`LAST_TRY`].
+    /// Exports the remaining spans, within `LAST_TRY`.
     pub async fn close(self) {
         let Self {
             span_queue,
