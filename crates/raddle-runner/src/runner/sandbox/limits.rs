@@ -34,7 +34,7 @@ pub(in super::super) fn with_default_limits(limits: &Limits) -> Limits {
     }
 }
 
-/// As [`with_default_limits`], for a task that is not trusted with its own limits: it may lower the
+/// As `with_default_limits`, for a task that is not trusted with its own limits: it may lower the
 /// defaults, but not raise them.
 pub fn cap_limits(limits: &Limits) -> Limits {
     let cap = |own: Option<u64>, usual: u64| Some(own.map_or(usual, |own| own.min(usual)));
