@@ -411,7 +411,7 @@ fn finds_and_deletes_a_worker_that_is_in_no_file() {
     wait_until("the other has had it", || {
         lines(&world, "done") == ["stock 1"]
     });
-    let fix = "start its manager with 'raddle up', or, if there is to be none, 'raddle group forget mail'";
+    let fix = "start its manager with 'raddle up', or delete it with 'raddle group forget mail'";
     assert_eq!(
         found()
             .iter()
@@ -561,7 +561,7 @@ fn a_trigger_is_removed_with_its_file_and_manual_schedules_stay() {
             .raddle(["schedule", "list"])
             .ok()
             .text()
-            .contains("of the file of 'group'")
+            .contains("from the file of 'group'")
     );
     down(&world, manager);
     let manager = up(&world, &clock("tock"));
@@ -792,7 +792,7 @@ fn errors_of_a_file_name_the_line() {
     world
         .raddle(["up"])
         .code(2)
-        .stderr_contains("there is no raddle.toml here or in a parent directory");
+        .stderr_contains("there is no raddle.toml in this or a parent directory");
     world.file(
         "raddle.toml",
         "[process.a]\nreplica = 2\n[[process.a.worker]]\nslug = 'a'\n",

@@ -129,7 +129,7 @@ fn refuses_a_directory_without_a_valid_ca() {
     world
         .raddle(["cert", "issue", "b", "--ca", "leaf"])
         .code(2)
-        .stderr_contains("cannot be read");
+        .stderr_contains("is malformed");
     assert!(!at("leaf/b-cert.pem").exists());
 }
 
