@@ -142,7 +142,7 @@ pub enum ManagerError {
     },
     /// Another manager with this name has some of its workers.
     #[error(
-        "the manager {manager} of the name '{name}' keeps these groups: stop it with 'raddle down', or give this one another name with --name \
+        "manager {manager} with the name '{name}' runs these groups: stop it with 'raddle down', or give this one another name with --name \
          to have as many processes again"
     )]
     Kept {

@@ -84,7 +84,7 @@ pub enum GroupChangeError {
     Absent(String),
     /// It cannot have more than one replica.
     #[error(
-        "'{0}' shares its process or has a trigger, so it has one replica: set_worker_on it off and on instead"
+        "'{0}' shares its process or has a trigger, so it has one replica: turn it off and on instead"
     )]
     Single(String),
     /// It has a manager.

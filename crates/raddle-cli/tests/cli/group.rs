@@ -368,7 +368,7 @@ fn turns_workers_off_and_on_and_scales_them() {
         world
             .raddle(["group", "scale", "stock", replicas])
             .code(2)
-            .stderr_contains("there can be one of it");
+            .stderr_contains("so it has one replica");
     }
     world
         .raddle(["group", "off", "male"])

@@ -196,7 +196,7 @@ fn names_handlers_that_cannot_be_used() {
     world
         .raddle(["worker", "start", "--handlers", "nowhere"])
         .code(2)
-        .stderr_contains("nowhere cannot be read");
+        .stderr_contains("cannot read the handler directory nowhere");
     world.file("bad.handler.toml", "name = 'x'\ncomand = ['y']");
     world
         .raddle(["worker", "start", "--handlers", "."])

@@ -189,7 +189,7 @@ fn explains_a_start_that_takes_long() {
     world
         .raddle(["group", "off", "mail"])
         .ok()
-        .stderr_contains("1 process may finish what runs there");
+        .stderr_contains("1 process may finish running tasks");
     world.file("over", "");
     world.raddle(["wait", &task]).ok();
     manager.stop().ok();
