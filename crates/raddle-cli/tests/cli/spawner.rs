@@ -258,7 +258,7 @@ fn killed_in_the_middle(world: &World) {
             .any(|(left, _)| i64::from(*left) == grandchild)
     });
     wait_until("it was told", || {
-        spawner.stderr().contains("was ended by signal 9")
+        spawner.stderr().contains("was killed by signal 9")
     });
     world
         .raddle(["worker", "stop", spawner.stdout().trim()])
@@ -364,7 +364,7 @@ fn backs_off_and_reports_workers_that_cannot_start() {
     });
     let said = spawner.stderr();
     assert!(
-        said.contains("is launched in 0.5 s") && said.contains("is launched in 1 s"),
+        said.contains("the next launch is in 0.5 s") && said.contains("the next launch is in 1 s"),
         "{said}"
     );
     assert!(
@@ -395,7 +395,7 @@ fn backs_off_for_workers_that_die_when_they_are_ready() {
     });
     let said = spawner.stderr();
     assert!(
-        said.contains("was ended by signal 9): the next is launched in 0.5 s"),
+        said.contains("was killed by signal 9): the next launch is in 0.5 s"),
         "{said}"
     );
     assert!(killed.len() <= 12, "{} were launched: {said}", killed.len());

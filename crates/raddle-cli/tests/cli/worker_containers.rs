@@ -418,7 +418,11 @@ fn the_next_spawner_adopts_the_containers_of_a_killed_one() {
     // One that was not served again within its lease has ended its task, and left. Nobody else has.
     wait_until("it has taken charge of all that are left", || {
         let taken = next.stderr();
-        let is_taken = |name: &String| taken.contains(&format!("has left worker={name}"));
+        let is_taken = |name: &String| {
+            taken.contains(&format!(
+                "adopted a worker of another spawner worker={name}"
+            ))
+        };
         yard.containers()
             .iter()
             .all(|name| !before.contains(name) || is_taken(name))
@@ -511,7 +515,8 @@ fn removes_unstarted_containers_of_a_killed_spawner() {
         !yard.containers().contains(&no_worker)
     });
     assert!(
-        next.stderr().contains("it is not registered: it is ended"),
+        next.stderr()
+            .contains("that another spawner has left and that is not registered"),
         "{}",
         next.stderr()
     );
@@ -552,7 +557,7 @@ fn retries_a_task_whose_container_is_killed() {
         (&"completed".into(), &2.into())
     );
     wait_until("it was told", || {
-        spawner.stderr().contains("was ended by signal 9")
+        spawner.stderr().contains("was killed by signal 9")
     });
     spawner.stop().ok();
     yard.assert_clean();

@@ -152,7 +152,7 @@ fn processes_recover_soon_after_the_server_was_down() {
     let before = titled(&world, "a");
     end(server);
     wait_until("a pause is long", || {
-        manager.stderr().contains("the next is started in 16 s")
+        manager.stderr().contains("the next start is in 16 s")
     });
     let server = serve_redis(&world);
     are_back(&world, &before);

@@ -262,7 +262,7 @@ fn refuses_unusable_settings() {
     for (settings, message) in [
         (
             "OTEL_EXPORTER_OTLP_PROTOCOL=http/json",
-            "give grpc or http/protobuf",
+            "use grpc or http/protobuf",
         ),
         (
             "OTEL_EXPORTER_OTLP_CERTIFICATE=none.pem",
