@@ -232,7 +232,7 @@ fn a_bad_collector_only_loses_spans() {
                 scrape(&url).get("raddle_spans_dropped_total") == Some(20.0)
             });
             wait_until("it is said", || {
-                worker.stderr().contains("spans cannot be delivered")
+                worker.stderr().contains("spans cannot be exported")
             });
         }
         scrape(&url).passes();
