@@ -223,11 +223,11 @@ ask CONFIG SET appendonly no
 ask CONFIG SET save ''
 code=0; raddle doctor >words || code=$?
 echo "code $code"
-grep -c 'WRONG broker, database: .*stores nothing on disk.*CONFIG SET appendonly yes' words
+grep -c 'error broker, database: .*stores nothing on disk.*CONFIG SET appendonly yes' words
 code=0; QUEUE_URL="$QUEUE_URL&volatile=yes" raddle doctor >words || code=$?
 echo "code $code"
 grep -c 'all tasks are lost with the server' words
-grep -A1 'WRONG broker, persistence' words | grep -c 'to mend it: run .redis-cli CONFIG SET appendonly yes'
+grep -A1 'error broker, persistence' words | grep -c 'fix: run .redis-cli CONFIG SET appendonly yes'
 "#,
     );
     assert_eq!(

@@ -215,7 +215,7 @@ fn a_worker_may_demand_a_sandbox_for_every_task() {
     world
         .raddle(["worker", "start", "--min-isolation", "vm"])
         .code(2)
-        .stderr_contains("say 'process', 'sandbox' or 'docker'");
+        .stderr_contains("use 'shared', 'process', 'sandbox' or 'docker'");
     world.worker(&["--min-isolation", "sandbox"]);
     let tid = world.submit(&["--", "sh", "-c", LOOK]);
     world.wait_for_state(&tid, "completed");

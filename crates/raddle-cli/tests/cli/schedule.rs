@@ -134,7 +134,7 @@ fn schedules_are_added_listed_paused_and_removed() {
     world
         .raddle(["schedule", "pause", "backup"])
         .ok()
-        .stderr_contains("is paused already");
+        .stderr_contains("is already paused");
     assert_eq!(view(&world, "backup")["paused"], true);
     assert!(world.raddle(["schedule", "list"]).ok().lines()[2].ends_with("paused"));
     world.raddle(["schedule", "resume", "backup"]).ok();
