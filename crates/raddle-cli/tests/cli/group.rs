@@ -452,7 +452,7 @@ fn finds_and_deletes_a_worker_that_is_in_no_file() {
         .raddle(["group", "forget", "stock"])
         .ok()
         .stderr_contains("'stock' is deleted, and receives no more events")
-        .stderr_contains("what is written to 'returns' stays there from now on");
+        .stderr_contains("messages that are written to 'returns' stay there from now on");
 }
 
 #[test]
