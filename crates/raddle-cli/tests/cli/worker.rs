@@ -429,7 +429,7 @@ fn another_worker_finishes_the_task_of_a_killed_one() {
     let lines = [
         "attempt    2\n",
         "failures   0 of 1\n",
-        "losses     1 of 3, each with its worker\n",
+        "losses     1 of 3, by lost workers\n",
     ];
     assert!(
         lines.iter().all(|line| shown.text().contains(line)),
