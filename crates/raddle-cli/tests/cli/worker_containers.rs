@@ -340,7 +340,7 @@ fn a_task_cannot_forge_or_flood_the_log_of_its_worker() {
     let tids = yard.submit(1, script);
     yard.wait(&tids);
     wait_until("it is told that there is more", || {
-        spawner.stderr().contains("the rest is left out")
+        spawner.stderr().contains("the rest is dropped")
     });
     let log = spawner.stderr();
     assert!(
