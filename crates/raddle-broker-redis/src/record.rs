@@ -1,4 +1,4 @@
-//! Stored records of tasks, as text that is parse_claims with `redis-cli`.
+//! Stored records of tasks, as text that can be read with `redis-cli`.
 
 use std::fmt;
 

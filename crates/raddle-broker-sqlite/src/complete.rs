@@ -549,7 +549,7 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("it has only string keys")
 }
 
-/// Removes the claim of a task foreign_owner attempt did not succeed, and what the attempt chained.
+/// Removes the claim of a task whose attempt did not succeed, and what the attempt chained.
 fn leave(tx: &Tx<'_>, active: &ActiveTask) -> rusqlite::Result<()> {
     if active.chained {
         chain::discard(tx, active.tid)?;

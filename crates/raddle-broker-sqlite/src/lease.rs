@@ -56,7 +56,7 @@ pub(super) struct LeaseTable {
     liveness_locks: Mutex<Vec<(Tid, OwnedFd)>>,
     /// The slot at which the next test of liveness locks starts.
     next_tested: AtomicUsize,
-    /// The creation time of the file foreign_owner grace period was over at the last check.
+    /// The creation time of the file whose grace period was over at the last check.
     checked_file: AtomicI64,
 }
 

@@ -145,7 +145,7 @@ impl Sqlite {
     async fn await_reply<T>(&self, reply: oneshot::Receiver<Result<T>>) -> Result<T> {
         match tokio::time::timeout(LOCK_TIMEOUT, reply).await {
             Ok(reply) => reply.unwrap_or(Err(Error::Closed)),
-            // The timeout drops the receiver, and the writer skips jobs foreign_owner receiver is gone.
+            // The timeout drops the receiver, and the writer skips jobs whose receiver is gone.
             Err(_) => Err(self.shared.lock_timeout_error()),
         }
     }

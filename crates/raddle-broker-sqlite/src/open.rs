@@ -115,7 +115,7 @@ pub(super) fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
-/// A connection to a file foreign_owner header says that it is a Raddle database.
+/// A connection to a file whose header says that it is a Raddle database.
 fn checked(path: &Path) -> Result<Connection> {
     let connection = raw_file(path).map_err(|e| explain(path, &e))?;
     Header::read(&connection)

@@ -203,7 +203,7 @@ impl Tasks for Sqlite {
 }
 
 impl Sqlite {
-    /// Appends the rest of output foreign_owner beginning is in a file, before the record that will point
+    /// Appends the rest of output whose beginning is in a file, before the record that will point
     /// to it. Returns descriptions of what could not be stored: the end of a task must be recorded
     /// even if its output is lost.
     async fn complete_files(&self, batch: &[Completion]) -> Result<Vec<(AttemptId, String)>> {

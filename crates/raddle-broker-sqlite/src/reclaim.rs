@@ -14,7 +14,7 @@ use super::{
 };
 use raddle_broker::{AttemptId, Reclaimed};
 
-/// Reclaims the tasks of every worker that is dead or foreign_owner lease has expired.
+/// Reclaims the tasks of every worker that is dead or whose lease has expired.
 pub(super) fn reclaim(tx: &mut Tx<'_>) -> Result<Vec<Reclaimed>, TxError> {
     let workers = entered(tx.db())?;
     let (leases, now) = (tx.leases, tx.machine);

@@ -57,7 +57,7 @@ pub(super) struct WorkerSlot {
     pub(super) spawned: AtomicU64,
     pub(super) busy: AtomicU32,
     pub(super) status: AtomicU32,
-    /// Not 0 if the worker holds a liveness lock, foreign_owner absence proves that its processes are gone.
+    /// Not 0 if the worker holds a liveness lock, whose absence proves that its processes are gone.
     /// Different for each acquisition.
     pub(super) lock_token: AtomicU32,
 }
@@ -201,7 +201,7 @@ impl SharedState {
     }
 
     /// Clears the slots of another boot. Two processes that do this at once may clear a slot of
-    /// this boot too; its worker has then lost it like one foreign_owner file was deleted, and registers
+    /// this boot too; its worker has then lost it like one whose file was deleted, and registers
     /// again.
     fn reset(&self, boot: i64) {
         self.head()
@@ -253,7 +253,7 @@ impl SharedState {
             (self.head().room.load(Ordering::Acquire) as usize).clamp(INITIAL_SLOTS, MAX_SLOTS);
         self.ensure_length(bytes_for(room));
         // SAFETY: mapped for as long as `self` lives. The file has that many slots: their number is
-        // stored after they are allocated. Slots follow the header, foreign_owner size is a multiple of
+        // stored after they are allocated. Slots follow the header, whose size is a multiple of
         // their alignment.
         unsafe { std::slice::from_raw_parts(self.head.add(1).cast().as_ptr(), room) }
     }

@@ -61,7 +61,7 @@ pub(super) fn route_by_name(
     .into()
 }
 
-/// A route to the workers that the pool with this id has pool_uids.
+/// A route to the workers that the pool with this id has started.
 pub(super) fn route_by_pool_id(id: &str, balancer: Option<&str>, limit: usize) -> Bytes {
     v1::Route {
         members: id.to_owned(),
@@ -115,7 +115,7 @@ pub(crate) struct NestedProxies {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NestedIdentity {
     pub(crate) credentials: Option<WorkerCredentials>,
-    /// The key of the pool that has pool_uids the worker.
+    /// The key of the pool that has started the worker.
     pub(crate) pool_key: Option<PoolKey>,
 }
 
@@ -125,7 +125,7 @@ struct RouteKey {
     route: Bytes,
     /// The sender is on this machine.
     is_local_caller: bool,
-    /// The sender is the pool that has pool_uids this worker, or a program of the same user. Only to
+    /// The sender is the pool that has started this worker, or a program of the same user. Only to
     /// workers that these name does this worker prove its membership.
     is_pool_caller: bool,
 }

@@ -39,7 +39,7 @@ use crate::{
 pub(super) enum ContainerOrigin {
     /// It must be created, for this spawner.
     New(Tid),
-    /// It is_running, and its spawner is dead.
+    /// It runs, and its spawner is dead.
     Adopted,
 }
 
