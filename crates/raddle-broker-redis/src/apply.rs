@@ -80,13 +80,13 @@ pub(super) async fn snapshots(
     for tids in tids.chunks(AT_ONCE) {
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("TIME");
-        for name in ["spec", "task", "done"] {
-            let command = pipe.cmd("HMGET").arg(link.keys.of(name));
+        for name in ["specs", "records", "finished"] {
+            let command = pipe.cmd("HMGET").arg(link.keys.named(name));
             tids.iter().for_each(|tid| _ = command.arg(tid.to_string()));
         }
         for tid in tids {
             pipe.cmd("ZRANGEBYLEX")
-                .arg(link.keys.of("words"))
+                .arg(link.keys.named("commands"))
                 .arg(format!("[{tid}:"))
                 .arg(format!("({tid};"));
         }
@@ -101,8 +101,8 @@ pub(super) async fn snapshots(
         let (specs, records, ends) = (next(), next(), next());
         for (((tid, spec), record), done) in tids.iter().zip(specs).zip(records).zip(ends) {
             // The ids of task and message precede the text of a stored message.
-            let word = |word: String| word.splitn(3, ':').nth(2).map(Into::into);
-            let words = next().into_iter().flatten().filter_map(word).collect();
+            let command = |command: String| command.splitn(3, ':').nth(2).map(Into::into);
+            let commands = next().into_iter().flatten().filter_map(command).collect();
             let Some(stored) = spec else { continue };
             let raw = record.unwrap_or_default();
             let record = match raw.as_str() {
@@ -120,7 +120,7 @@ pub(super) async fn snapshots(
                     raw,
                     record,
                     done,
-                    words,
+                    commands,
                     now,
                 },
             );

@@ -67,7 +67,7 @@ impl Redis {
     /// The stored totals of the current attempts of these tasks.
     async fn chained(&self, tids: &[Tid]) -> Result<Vec<Option<String>>> {
         let mut command = redis::cmd("HMGET");
-        command.arg(self.core.keys.of("chained"));
+        command.arg(self.core.keys.named("chained"));
         tids.iter().for_each(|tid| _ = command.arg(tid.to_string()));
         self.link().read(&command).await
     }

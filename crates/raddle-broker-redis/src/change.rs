@@ -26,7 +26,7 @@ pub(super) struct Snapshot {
     pub(super) record: Record,
     pub(super) done: Option<FinishedRecord>,
     /// The stored control messages.
-    pub(super) words: Vec<String>,
+    pub(super) commands: Vec<String>,
     /// The server's time of the read, in microseconds.
     pub(super) now: i64,
 }
@@ -42,7 +42,7 @@ pub(super) struct Draft<'a> {
     /// Ends of output to store.
     pub(super) output: Vec<(OutputStream, Tail)>,
     /// Apply only if this worker's lease has expired.
-    pub(super) gone: Option<Tid>,
+    pub(super) lost_owner: Option<Tid>,
 }
 
 /// The end of an attempt's output.
@@ -72,30 +72,30 @@ struct ChangeEvent {
 #[derive(Serialize)]
 pub(super) struct Change {
     tid: String,
-    part: String,
+    partition: String,
     from: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    words: Option<usize>,
+    commands: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    gone: Option<String>,
+    lost_owner: Option<String>,
     /// Whether a worker leaves the registry.
-    leaves: bool,
+    removes_worker: bool,
     /// Whether the chained tasks are submitted.
-    follows: bool,
-    moves: bool,
+    submits_chained: bool,
+    changes_status: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     due: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    done: Option<String>,
+    finished: Option<String>,
     state: u8,
-    dead: bool,
+    dead_letter: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    clears: bool,
+    deletes_commands: bool,
     events: Vec<ChangeEvent>,
     replies: Vec<String>,
     output: Vec<OutputAppend>,
@@ -116,7 +116,7 @@ impl Snapshot {
     }
 
     pub(super) fn is_service(&self) -> bool {
-        self.record.part.is_none()
+        self.record.partition.is_none()
     }
 
     /// The final state, once it is reached.
@@ -154,7 +154,7 @@ impl<'a> Draft<'a> {
             events: Vec::new(),
             replies: Vec::new(),
             output: Vec::new(),
-            gone: None,
+            lost_owner: None,
         }
     }
 
@@ -189,7 +189,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Ends the attempt, and applies the decision that follows.
-    pub(super) fn settle(&mut self, report: AttemptReport) -> CompletionOutcome {
+    pub(super) fn end_attempt(&mut self, report: AttemptReport) -> CompletionOutcome {
         let owner = self.before.record.owner;
         let next = match self.before.spec() {
             Ok(spec) => {
@@ -229,11 +229,11 @@ impl<'a> Draft<'a> {
 
     /// Applies a command to a waiting task, and replies unless that ended it.
     pub(super) fn apply_command(&mut self, message: &ControlMessage) {
-        match apply_command::apply_command(message, self.is_held(), self.is_requeued_on_stop()) {
+        match apply_command::apply_command(message, self.is_paused(), self.is_requeued_on_stop()) {
             CommandEffect::End(state, exit) => return self.end_waiting(state, exit),
             CommandEffect::Hold => {
                 self.event(TaskEventKind::Paused, None, None);
-                self.record.place = TaskLocation::Held;
+                self.record.location = TaskLocation::Paused;
             }
             CommandEffect::Free => {
                 self.event(TaskEventKind::Resumed, None, None);
@@ -241,7 +241,7 @@ impl<'a> Draft<'a> {
             }
             CommandEffect::Nothing => {}
         }
-        let answer = apply_command::answer(message, self.is_held());
+        let answer = apply_command::answer(message, self.is_paused());
         self.replies
             .push(serde_json::to_string(&answer).expect("a reply has only string keys"));
     }
@@ -300,25 +300,25 @@ impl<'a> Draft<'a> {
             .map(|at| (at.saturating_add(999) / 1000).to_string());
         Change {
             tid: before.tid.to_string(),
-            part: self.record.part.clone().unwrap_or_default(),
+            partition: self.record.partition.clone().unwrap_or_default(),
             from: before.raw.clone(),
-            words: self.has_applied_commands.then_some(before.words.len()),
-            gone: self.gone.map(|gone| gone.to_string()),
-            leaves: before.is_service() && self.end.is_some(),
-            follows: before.record.chained
+            commands: self.has_applied_commands.then_some(before.commands.len()),
+            lost_owner: self.lost_owner.map(|lost_owner| lost_owner.to_string()),
+            removes_worker: before.is_service() && self.end.is_some(),
+            submits_chained: before.record.chained
                 && self
                     .end
                     .as_ref()
                     .is_some_and(|end| end.state == TaskState::Completed),
-            moves: done.is_some() || self.record.place != before.record.place,
+            changes_status: done.is_some() || self.record.location != before.record.location,
             to: done.is_none().then(|| self.record.to_string()),
             due,
             state: self.end.as_ref().map_or(0, |end| end.state as u8),
-            dead: self.end.as_ref().is_some_and(|end| end.dead),
-            done,
+            dead_letter: self.end.as_ref().is_some_and(|end| end.dead),
+            finished: done,
             expires,
             key,
-            clears: self.has_applied_commands,
+            deletes_commands: self.has_applied_commands,
             events: self.events.clone(),
             replies: self.replies.clone(),
             output: self
@@ -347,7 +347,7 @@ impl<'a> Draft<'a> {
         self.enqueue(Some(run_at));
         // The last attempt was paused and not resumed.
         if std::mem::take(&mut self.record.paused) {
-            self.record.place = TaskLocation::Held;
+            self.record.location = TaskLocation::Paused;
         }
         self.has_applied_commands = true;
         // The worker had received the command and did not live to obey it.
@@ -361,7 +361,7 @@ impl<'a> Draft<'a> {
             self.end_waiting(state, exit);
             return CompletionOutcome::Finished(state);
         }
-        for body in &self.before.words {
+        for body in &self.before.commands {
             match body.parse::<ControlMessage>() {
                 Ok(message) => self.apply_command(&message),
                 Err(error) => {
@@ -377,7 +377,7 @@ impl<'a> Draft<'a> {
 
     fn enqueue(&mut self, run_at: Option<i64>) {
         self.record.run_at = run_at.filter(|at| *at > self.before.now.saturating_mul(1000));
-        self.record.place = if self.record.run_at.is_some() {
+        self.record.location = if self.record.run_at.is_some() {
             TaskLocation::Delayed
         } else {
             TaskLocation::Ready
@@ -389,8 +389,8 @@ impl<'a> Draft<'a> {
         self.finish(state, false, report, None);
     }
 
-    fn is_held(&self) -> bool {
-        self.record.place == TaskLocation::Held
+    fn is_paused(&self) -> bool {
+        self.record.location == TaskLocation::Paused
     }
 
     /// Whether a stopped task returns to its queue. An unreadable one does not.

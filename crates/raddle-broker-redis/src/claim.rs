@@ -25,7 +25,7 @@ enum ClaimAttempt {
     /// No task, and when the next becomes due.
     Nothing(Option<Duration>),
     /// The caller does not know all partitions; nothing was claimed.
-    NewParts,
+    NewPartitions,
 }
 
 /// Claims that were not delivered to the caller yet. Dropping them releases them.
@@ -78,15 +78,21 @@ impl RedisCore {
         loop {
             // The error for which this worker can never wait for tasks, if any.
             let mut refusal = None;
-            let parts = self.parts_for(request);
+            let partitions = self.partitions_for(request);
             let call = self
                 .link
-                .call(&script::CLAIM, self.claim_args(request, &parts));
+                .call(&script::CLAIM, self.claim_args(request, &partitions));
             let answer = match wait {
                 None => self.link.send_call(&call, Certainty::Done).await,
                 Some(wait) => {
                     match self
-                        .block(request.owner, &parts, wait, call.command(), caller.closed())
+                        .block(
+                            request.owner,
+                            &partitions,
+                            wait,
+                            call.command(),
+                            caller.closed(),
+                        )
                         .await
                     {
                         Ok(answer) => {
@@ -121,8 +127,8 @@ impl RedisCore {
             ) {
                 (ClaimAttempt::Claims(claims), _) => return Ok(claims),
                 (_, Some(error)) => return Err(*error),
-                (ClaimAttempt::NewParts, None) => {
-                    self.refresh_parts().await?;
+                (ClaimAttempt::NewPartitions, None) => {
+                    self.refresh_partitions().await?;
                     wait = None;
                     continue;
                 }
@@ -159,7 +165,7 @@ impl RedisCore {
             let again_in = match self.found(request, answer).await? {
                 ClaimAttempt::Claims(claims) => return Ok(claims),
                 ClaimAttempt::Nothing(again_in) => again_in,
-                ClaimAttempt::NewParts => None,
+                ClaimAttempt::NewPartitions => None,
             };
             let again = tokio::select! {
                 again = wait.next(again_in) => again,
@@ -171,11 +177,11 @@ impl RedisCore {
         }
     }
 
-    fn claim_args(&self, request: &ClaimRequest, parts: &[Partition]) -> Vec<Vec<u8>> {
-        let known = self.parts.lock().expect("no holder panics").len();
+    fn claim_args(&self, request: &ClaimRequest, partitions: &[Partition]) -> Vec<Vec<u8>> {
+        let known = self.partitions.lock().expect("no holder panics").len();
         let only = request.only.map_or(Vec::new(), arg);
         let mut args = vec![arg(request.owner), arg(request.max), arg(known), only];
-        args.extend(parts.iter().map(|part| arg(&part.name)));
+        args.extend(partitions.iter().map(|partition| arg(&partition.name)));
         args
     }
 
@@ -194,7 +200,7 @@ impl RedisCore {
                 .map(|task| (&task[..3], task[3].clone()))
                 .collect(),
             // A stored reply has no specs.
-            "again" => {
+            "stored" => {
                 let tasks = snapshots(&self.link, &tids(rest.iter().step_by(3).cloned())).await?;
                 // The worker may have released a task since: it knew nothing of it.
                 let stored = |task: &[String]| {
@@ -223,7 +229,7 @@ impl RedisCore {
                         .map(Duration::from_micros),
                 ));
             }
-            "parts" => return Ok(ClaimAttempt::NewParts),
+            "partitions" => return Ok(ClaimAttempt::NewPartitions),
             _ => return Err(Error::NotFound(request.owner)),
         };
         let claims = self.parse_claims(request.owner, claims).await?;
@@ -300,7 +306,7 @@ impl RedisCore {
             .filter_map(|claim| tasks.get(&claim.attempt_id.tid))
         {
             let mut draft = Draft::new(task);
-            draft.settle(task.report(ExitStatus::Expired));
+            draft.end_attempt(task.report(ExitStatus::Expired));
             drafts.push(draft);
         }
         apply(&self.link, &drafts, Certainty::Done).await?;
@@ -331,7 +337,7 @@ impl RedisCore {
             let is_unbegun = |attempt_id: &AttemptId| {
                 tasks.get(&attempt_id.tid).is_some_and(|task| {
                     task.is_current_attempt(*attempt_id)
-                        && task.record.place == TaskLocation::Spawning
+                        && task.record.location == TaskLocation::Spawning
                 })
             };
             let fences = claims
@@ -350,18 +356,18 @@ impl RedisCore {
     }
 
     /// The partitions that a request may claim from, highest priority first.
-    fn parts_for(&self, request: &ClaimRequest) -> Vec<Partition> {
-        let known = Arc::clone(&self.parts.lock().expect("no holder panics"));
-        let fits = |part: &&Partition| {
-            request.queues.contains(&part.queue) && part.needs.is_subset(&request.caps)
+    fn partitions_for(&self, request: &ClaimRequest) -> Vec<Partition> {
+        let known = Arc::clone(&self.partitions.lock().expect("no holder panics"));
+        let fits = |partition: &&Partition| {
+            request.queues.contains(&partition.queue) && partition.needs.is_subset(&request.caps)
         };
         known.iter().filter(fits).cloned().collect()
     }
 
-    async fn refresh_parts(&self) -> Result<()> {
+    async fn refresh_partitions(&self) -> Result<()> {
         let names: Vec<String> = self
             .link
-            .read(redis::cmd("SMEMBERS").arg(self.keys.of("parts")))
+            .read(redis::cmd("SMEMBERS").arg(self.keys.named("partitions")))
             .await?;
         // An unreadable one counts too, and serves no worker.
         let parse = |name: String| {
@@ -372,9 +378,9 @@ impl RedisCore {
                 needs: Default::default(),
             })
         };
-        let mut parts: Vec<Partition> = names.into_iter().map(parse).collect();
-        parts.sort_by_key(|part| Reverse(part.priority));
-        *self.parts.lock().expect("no holder panics") = Arc::new(parts);
+        let mut partitions: Vec<Partition> = names.into_iter().map(parse).collect();
+        partitions.sort_by_key(|partition| Reverse(partition.priority));
+        *self.partitions.lock().expect("no holder panics") = Arc::new(partitions);
         Ok(())
     }
 }

@@ -92,11 +92,12 @@ impl Redis {
         }
         let decide = |task: &Snapshot, draft: &mut Draft<'_>, completion: &Completion| {
             draft.output.extend(tails(completion, max_output));
-            if task.record.place == TaskLocation::Spawning && completion.report.started_at.is_some()
+            if task.record.location == TaskLocation::Spawning
+                && completion.report.started_at.is_some()
             {
                 draft.event(TaskEventKind::Running, task.record.owner, None);
             }
-            draft.settle(completion.report.clone())
+            draft.end_attempt(completion.report.clone())
         };
         let (indexes, completions): (Vec<usize>, Vec<Completion>) = others.into_iter().unzip();
         let ended = end_all(

@@ -267,7 +267,7 @@ impl ServerConnection {
         command
             .arg(script.code.get_hash())
             .arg(2)
-            .arg(self.keys.of("meta"))
+            .arg(self.keys.named("meta"))
             .arg(self.keys.absent());
         command.arg(self.keys.prefix()).arg(&stored_reply).arg(args);
         Eval { script, command }

@@ -69,26 +69,32 @@ impl Redis {
         // Checked first: most calls find nothing, and must not cost the server a write.
         if self
             .link()
-            .read::<u64>(redis::cmd("ZCARD").arg(self.core.keys.of("words")))
+            .read::<u64>(redis::cmd("ZCARD").arg(self.core.keys.named("commands")))
             .await?
             == 0
         {
             return Ok(Vec::new());
         }
         // The flags are decided here, so the script takes exactly the messages that were read.
-        let words: Vec<String> = self
+        let messages: Vec<String> = self
             .link()
             .run_idempotent(&script::LIST_COMMANDS, vec![arg(owner)])
             .await?;
-        if words.is_empty() {
+        if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let args = words.into_iter().flat_map(|word| effect(&word)).collect();
+        let args = messages
+            .into_iter()
+            .flat_map(|message| effect(&message))
+            .collect();
         let taken: Vec<String> = self
             .link()
             .change(&script::TAKE_COMMANDS, args, Certainty::Done)
             .await?;
-        let mut taken: Vec<_> = taken.iter().filter_map(|word| parts(word)).collect();
+        let mut taken: Vec<_> = taken
+            .iter()
+            .filter_map(|message| split_message(message))
+            .collect();
         taken.sort_by(|a, b| a.1.cmp(&b.1));
         Ok(taken
             .into_iter()
@@ -99,21 +105,23 @@ impl Redis {
 
 /// For one stored message: itself, the flag of the command if it ends the task, and the parse error
 /// if it is not a control message.
-fn effect(word: &str) -> [Vec<u8>; 3] {
-    let body = parts(word).map(|(_, _, body)| body).unwrap_or_default();
+fn effect(message: &str) -> [Vec<u8>; 3] {
+    let body = split_message(message)
+        .map(|(_, _, body)| body)
+        .unwrap_or_default();
     match body.parse() {
-        Ok(message) => [
-            arg(word),
-            arg(flag_of(apply_command::pending_command(None, &message))),
+        Ok(parsed) => [
+            arg(message),
+            arg(flag_of(apply_command::pending_command(None, &parsed))),
             Vec::new(),
         ],
-        Err(error) => [arg(word), arg(flag_of(None)), arg(error)],
+        Err(error) => [arg(message), arg(flag_of(None)), arg(error)],
     }
 }
 
 /// Parses a stored message: the ids of task and message precede the text.
-fn parts(word: &str) -> Option<(Tid, String, String)> {
-    let mut parts = word.splitn(3, ':');
+fn split_message(message: &str) -> Option<(Tid, String, String)> {
+    let mut parts = message.splitn(3, ':');
     Some((
         parts.next()?.parse().ok()?,
         parts.next()?.to_owned(),

@@ -10,7 +10,7 @@ impl Redis {
         let now = micros(self.link().read(&redis::cmd("TIME")).await?) / 1000;
         let mut count = redis::cmd("ZCOUNT");
         count
-            .arg(self.core.keys.of("lease"))
+            .arg(self.core.keys.named("leases"))
             .arg("-inf")
             .arg(format!("({now}"));
         let stale = self.link().read(&count).await?;

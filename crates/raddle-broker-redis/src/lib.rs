@@ -76,7 +76,7 @@ struct RedisCore {
     readers: Readers,
     unconfirmed: UnconfirmedCompletions,
     /// The partitions that this handle knows.
-    parts: Mutex<Arc<Vec<Partition>>>,
+    partitions: Mutex<Arc<Vec<Partition>>>,
 }
 
 impl Redis {
@@ -113,7 +113,7 @@ impl RedisCore {
             notifier,
             readers: Readers::default(),
             unconfirmed: UnconfirmedCompletions::default(),
-            parts: Mutex::default(),
+            partitions: Mutex::default(),
         }
     }
 }

@@ -51,13 +51,13 @@ impl Log for Redis {
 async fn last(link: &ServerConnection) -> Result<Vec<TaskEvent>> {
     let mut pipe = redis::pipe();
     pipe.cmd("XREVRANGE")
-        .arg(link.keys.of("born"))
+        .arg(link.keys.named("created"))
         .arg("+")
         .arg("-")
         .arg("COUNT")
         .arg(1);
     pipe.cmd("XREVRANGE")
-        .arg(link.keys.of("log"))
+        .arg(link.keys.named("log"))
         .arg("+")
         .arg("-")
         .arg("COUNT")
@@ -74,8 +74,8 @@ async fn of_all(link: &ServerConnection, after: u64, max: u32) -> Result<LogRang
     let mut pipe = redis::pipe();
     // Read both streams atomically: an event between two reads would be skipped for ever.
     pipe.atomic();
-    read(&mut pipe, link.keys.of("born"), after, max);
-    read(&mut pipe, link.keys.of("log"), after, max);
+    read(&mut pipe, link.keys.named("created"), after, max);
+    read(&mut pipe, link.keys.named("log"), after, max);
     let (born_before, born, log_before, log): (Entries, Entries, Entries, Entries) =
         link.query(&pipe).await?;
     let mut events: Vec<TaskEvent> = [&born_before, &born]
@@ -103,9 +103,9 @@ pub(super) async fn of_one(link: &ServerConnection, tid: Tid, after: u64) -> Res
     let mut pipe = redis::pipe();
     pipe.atomic()
         .cmd("HEXISTS")
-        .arg(link.keys.of("spec"))
+        .arg(link.keys.named("specs"))
         .arg(tid.to_string());
-    read(&mut pipe, link.keys.of("log"), from, SCAN);
+    read(&mut pipe, link.keys.named("log"), from, SCAN);
     let (exists, before, entries): (bool, Entries, Entries) = link.query(&pipe).await?;
     if !exists {
         return Ok(LogRange {
@@ -238,7 +238,7 @@ pub(super) async fn known(
     tids.iter().for_each(|tid| {
         _ = pipe
             .cmd("HEXISTS")
-            .arg(link.keys.of("spec"))
+            .arg(link.keys.named("specs"))
             .arg(tid.to_string())
     });
     let there: Vec<bool> = link.query(&pipe).await?;

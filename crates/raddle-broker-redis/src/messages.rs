@@ -121,7 +121,7 @@ impl Redis {
     pub(super) async fn queue_sizes(&self) -> Result<BTreeMap<QueueName, u64>> {
         let names: Vec<String> = self
             .link()
-            .read(redis::cmd("SMEMBERS").arg(self.core.keys.of("queues")))
+            .read(redis::cmd("SMEMBERS").arg(self.core.keys.named("queues")))
             .await?;
         let queues: Vec<QueueName> = names.iter().filter_map(|name| name.parse().ok()).collect();
         let mut queue_sizes = BTreeMap::new();

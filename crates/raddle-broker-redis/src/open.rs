@@ -13,7 +13,7 @@ const OLDEST: (u32, u32) = (6, 2);
 const WAITS_FOR_DISK: (u32, u32) = (7, 2);
 /// The version of the key layout. Incremented with each change that an older version cannot read or
 /// would damage.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 /// The layout of a namespace without a stored version.
 const FIRST_LAYOUT: u32 = 1;
 
@@ -84,7 +84,7 @@ pub(super) async fn inspect(
     check(&server, target)?;
     check_types(&answers, target)?;
     check_layout(
-        &settle_in(connection, &server, keys)
+        &record_run(connection, &server, keys)
             .await
             .map_err(explain)?,
         target,
@@ -196,20 +196,20 @@ fn check_layout(layout: &str, target: &ServerTarget) -> Result<(), Fault> {
 }
 
 /// Stores the run id of the server, and returns the layout of the namespace.
-async fn settle_in(
+async fn record_run(
     connection: &mut MultiplexedConnection,
     server: &Server,
     keys: &Keys,
 ) -> redis::RedisResult<String> {
     let run = server.get("run_id");
     let mut ask = redis::cmd("HMGET");
-    ask.arg(keys.of("meta")).arg("run").arg("layout");
+    ask.arg(keys.named("meta")).arg("run").arg("layout");
     let (known, layout): (Option<String>, Option<String>) = ask.query_async(connection).await?;
     if known.as_deref() == Some(run) {
         return Ok(layout.unwrap_or_default());
     }
     let mut boot = script::START_RUN.code.prepare_invoke();
-    boot.key(&[keys.of("meta"), &keys.absent()]).arg(&[
+    boot.key(&[keys.named("meta"), &keys.absent()]).arg(&[
         keys.prefix(),
         "",
         "",

@@ -44,7 +44,7 @@ impl Output for Redis {
             .arg(offset)
             .arg(last - 1);
         pipe.cmd("HGET")
-            .arg(self.core.keys.of("output"))
+            .arg(self.core.keys.named("output"))
             .arg(output_field(tid, attempt, stream));
         let (live, whole): (Vec<u8>, Option<Vec<u8>>) = self.link().query(&pipe).await?;
         let whole = whole.unwrap_or_default();

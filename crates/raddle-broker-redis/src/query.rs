@@ -220,7 +220,7 @@ impl Redis {
     async fn batch(&self, name: &str) -> Result<Vec<Tid>> {
         let mut range = redis::cmd("ZREVRANGEBYLEX");
         range
-            .arg(self.core.keys.of("batches"))
+            .arg(self.core.keys.named("batches"))
             .arg(format!("({name}!"))
             .arg(format!("[{name} "));
         let members: Vec<String> = self.link().read(&range).await?;
@@ -233,7 +233,7 @@ impl Redis {
     async fn dead(&self) -> Result<Vec<Tid>> {
         let dead: Vec<String> = self
             .link()
-            .read(redis::cmd("SMEMBERS").arg(self.core.keys.of("dead")))
+            .read(redis::cmd("SMEMBERS").arg(self.core.keys.named("dead_letters")))
             .await?;
         let mut dead = tids(dead);
         dead.sort_by(|a, b| b.cmp(a));
@@ -244,10 +244,10 @@ impl Redis {
     async fn active(&self) -> Result<Vec<Tid>> {
         let mut pipe = redis::pipe();
         pipe.cmd("ZRANGE")
-            .arg(self.core.keys.of("owned"))
+            .arg(self.core.keys.named("owned"))
             .arg(0)
             .arg(-1);
-        pipe.cmd("HKEYS").arg(self.core.keys.of("workers"));
+        pipe.cmd("HKEYS").arg(self.core.keys.named("workers"));
         let (owned, workers): (Vec<String>, Vec<String>) = self.link().query(&pipe).await?;
         let mut active: Vec<Tid> = owned
             .iter()
@@ -295,7 +295,7 @@ impl Redis {
     async fn born_before(&self, id: &str, max: usize) -> Result<Entries> {
         let mut range = redis::cmd("XREVRANGE");
         range
-            .arg(self.core.keys.of("born"))
+            .arg(self.core.keys.named("created"))
             .arg(id)
             .arg("-")
             .arg("COUNT")
@@ -319,7 +319,7 @@ fn view(task: &Snapshot) -> Result<TaskView> {
         attempt: counters.attempt,
         failures: counters.failures,
         losses: counters.losses,
-        paused: done.is_none() && (record.place == TaskLocation::Held || record.paused),
+        paused: done.is_none() && (record.location == TaskLocation::Paused || record.paused),
         dead: done.is_some_and(|done| done.dead),
         run_at: record.run_at.filter(|_| done.is_none()).map(at_nanos),
         parent: stored.parent,

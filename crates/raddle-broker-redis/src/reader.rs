@@ -28,7 +28,7 @@ impl RedisCore {
     pub(super) async fn block(
         &self,
         owner: Tid,
-        parts: &[Partition],
+        partitions: &[Partition],
         wait: Duration,
         claim: &Cmd,
         ended: impl Future<Output = ()>,
@@ -37,12 +37,12 @@ impl RedisCore {
             Some(connection) => connection,
             None => self.link.target.connect(None).await?,
         };
-        let own = self.keys.wake(owner);
+        let own = self.keys.worker_wakeups(owner);
         let mut read = redis::cmd("BLPOP");
         read.arg(&own);
-        parts
+        partitions
             .iter()
-            .for_each(|part| _ = read.arg(self.keys.ready(&part.name)));
+            .for_each(|partition| _ = read.arg(self.keys.partition_wakeups(&partition.name)));
         // In seconds; 0 would mean for ever.
         read.arg(format!("{:.3}", wait.as_secs_f64().max(0.001)));
         let mut pipe = redis::pipe();

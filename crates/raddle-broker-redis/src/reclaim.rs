@@ -52,10 +52,10 @@ pub(super) async fn take_tasks_from(
 ) -> Result<Vec<Reclaimed>> {
     let mut reclaimed = Vec::new();
     loop {
-        let held = claimed_by(link, worker).await?;
-        if !held.is_empty() {
-            let tasks = snapshots(link, &held).await?;
-            let tasks: Vec<&Snapshot> = held.iter().filter_map(|tid| tasks.get(tid)).collect();
+        let owned = claimed_by(link, worker).await?;
+        if !owned.is_empty() {
+            let tasks = snapshots(link, &owned).await?;
+            let tasks: Vec<&Snapshot> = owned.iter().filter_map(|tid| tasks.get(tid)).collect();
             let owned: Vec<_> = tasks
                 .into_iter()
                 .filter(|task| task.record.owner == Some(worker))
@@ -108,7 +108,7 @@ pub(super) async fn take_tasks_from(
         let mut draft = Draft::new(&task);
         let exit = match why {
             WorkerLossCause::Gone => {
-                draft.gone = Some(worker);
+                draft.lost_owner = Some(worker);
                 worker_loss::worker_lost(worker)
             }
             WorkerLossCause::Left(failure) => worker_loss::worker_left(failure.clone()),
@@ -138,10 +138,10 @@ fn decide(
             draft.give_back(kind, reason)
         }
         WorkerLossCause::Gone => {
-            draft.gone = Some(worker);
-            let has_begun = task.record.place == TaskLocation::Running;
+            draft.lost_owner = Some(worker);
+            let has_begun = task.record.location == TaskLocation::Running;
             match worker_loss::taken_from(worker, has_begun, task.record.counters.attempt) {
-                LostTaskOutcome::Ended(exit) => draft.settle(task.report(exit)),
+                LostTaskOutcome::Ended(exit) => draft.end_attempt(task.report(exit)),
                 LostTaskOutcome::Back(kind, reason) => draft.give_back(kind, reason),
             }
         }
@@ -152,11 +152,11 @@ fn decide(
 pub(super) async fn claimed_by(link: &ServerConnection, worker: Tid) -> Result<Vec<Tid>> {
     let mut command = redis::cmd("ZRANGEBYLEX");
     command
-        .arg(link.keys.of("owned"))
+        .arg(link.keys.named("owned"))
         .arg(format!("[{worker}:"))
         .arg(format!("({worker};"));
-    let held: Vec<String> = link.read(&command).await?;
-    Ok(held
+    let owned: Vec<String> = link.read(&command).await?;
+    Ok(owned
         .iter()
         .rev()
         .filter_map(|member| member.split_once(':')?.1.parse().ok())

@@ -13,15 +13,15 @@ const EXACT: u64 = (1 << 53) - 1;
 /// The flags of a record, added up.
 const PAUSED: u8 = 1;
 const CHAINED: u8 = 2;
-const TOLD_TO_STOP: u8 = 4;
-const TOLD_TO_KILL: u8 = 8;
+const STOP_RECEIVED: u8 = 4;
+const KILL_RECEIVED: u8 = 8;
 
 /// The status of an unfinished task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TaskLocation {
     Ready,
     Delayed,
-    Held,
+    Paused,
     Spawning,
     Running,
 }
@@ -29,10 +29,10 @@ pub(super) enum TaskLocation {
 /// The record of an unfinished task. A task that was only ever ready has none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    pub(super) place: TaskLocation,
+    pub(super) location: TaskLocation,
     pub(super) counters: AttemptCounters,
     /// The partition. Workers have none.
-    pub(super) part: Option<String>,
+    pub(super) partition: Option<String>,
     pub(super) owner: Option<Tid>,
     /// In microseconds since the epoch.
     pub(super) claimed_at: Option<i64>,
@@ -53,7 +53,7 @@ pub(super) struct Record {
 
 /// A stored spec, preceded by a header with what scripts need of it.
 pub(super) struct StoredSpec<'a> {
-    pub(super) part: Option<&'a str>,
+    pub(super) partition: Option<&'a str>,
     pub(super) ttl: u64,
     pub(super) parent: Option<Tid>,
     pub(super) key: &'a str,
@@ -80,13 +80,17 @@ pub(super) fn stored(
     ttl: std::time::Duration,
     json: &str,
 ) -> String {
-    let part = if service {
+    let partition = if service {
         "-".into()
     } else {
         Partition::name_of(spec)
     };
     let ttl = millis(ttl);
-    format!("{part} {ttl} {} {}\n{json}", or_dash(parent), key_of(spec))
+    format!(
+        "{partition} {ttl} {} {}\n{json}",
+        or_dash(parent),
+        key_of(spec)
+    )
 }
 
 /// A duration that scripts can add to a time.
@@ -115,11 +119,11 @@ impl StoredSpec<'_> {
         let parse = || {
             let (head, json) = text.split_once('\n')?;
             let mut fields = head.splitn(4, ' ');
-            let part = optional(fields.next()?);
+            let partition = optional(fields.next()?);
             let ttl = fields.next()?.parse().ok()?;
             let parent = fields.next()?.parse().ok();
             Some(StoredSpec {
-                part,
+                partition,
                 ttl,
                 parent,
                 key: fields.next()?,
@@ -136,9 +140,9 @@ impl StoredSpec<'_> {
     /// The record of a task that has none yet.
     pub(super) fn initial_record(&self) -> Record {
         Record {
-            place: TaskLocation::Ready,
+            location: TaskLocation::Ready,
             counters: AttemptCounters::default(),
-            part: self.part.map(Into::into),
+            partition: self.partition.map(Into::into),
             owner: None,
             claimed_at: None,
             pid: None,
@@ -156,26 +160,29 @@ impl Record {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
         let parse = || {
             let mut fields = text.splitn(12, ' ');
-            let place = TaskLocation::parse(fields.next()?)?;
+            let location = TaskLocation::parse(fields.next()?)?;
             let mut count = || fields.next()?.parse().ok();
             let counters = AttemptCounters {
                 attempt: count()?,
                 failures: count()?,
                 losses: count()?,
             };
-            let part = optional(fields.next()?).map(Into::into);
+            let partition = optional(fields.next()?).map(Into::into);
             let owner = fields.next()?.parse().ok();
             let claimed_at = fields.next()?.parse().ok();
             let pid = fields.next()?.parse().ok();
             let flags: u8 = fields.next()?.parse().ok()?;
-            let (paused, chained, pending_command) =
-                (flags & PAUSED != 0, flags & CHAINED != 0, told_by(flags));
+            let (paused, chained, pending_command) = (
+                flags & PAUSED != 0,
+                flags & CHAINED != 0,
+                command_of_flags(flags),
+            );
             let run_at = fields.next()?.parse().ok();
             let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
             Some(Self {
-                place,
+                location,
                 counters,
-                part,
+                partition,
                 owner,
                 claimed_at,
                 pid,
@@ -195,8 +202,10 @@ impl Record {
     }
 
     pub(super) fn state(&self) -> TaskState {
-        match self.place {
-            TaskLocation::Ready | TaskLocation::Delayed | TaskLocation::Held => TaskState::Created,
+        match self.location {
+            TaskLocation::Ready | TaskLocation::Delayed | TaskLocation::Paused => {
+                TaskState::Created
+            }
             TaskLocation::Spawning => TaskState::Spawning,
             TaskLocation::Running => TaskState::Running,
         }
@@ -213,8 +222,8 @@ impl fmt::Display for Record {
         write!(
             f,
             "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {}",
-            self.place.as_str(),
-            or_dash(self.part.as_deref()),
+            self.location.as_str(),
+            or_dash(self.partition.as_deref()),
             or_dash(self.owner),
             or_dash(self.claimed_at),
             or_dash(self.pid),
@@ -281,7 +290,7 @@ impl TaskLocation {
         match self {
             Self::Ready => "r",
             Self::Delayed => "d",
-            Self::Held => "h",
+            Self::Paused => "p",
             Self::Spawning => "s",
             Self::Running => "x",
         }
@@ -291,7 +300,7 @@ impl TaskLocation {
         [
             Self::Ready,
             Self::Delayed,
-            Self::Held,
+            Self::Paused,
             Self::Spawning,
             Self::Running,
         ]
@@ -303,14 +312,14 @@ impl TaskLocation {
 /// The flag of a command that ends a task.
 pub(super) fn flag_of(pending_command: Option<ControlCommand>) -> u8 {
     match pending_command {
-        Some(ControlCommand::Stop) => TOLD_TO_STOP,
-        Some(ControlCommand::Kill) => TOLD_TO_KILL,
+        Some(ControlCommand::Stop) => STOP_RECEIVED,
+        Some(ControlCommand::Kill) => KILL_RECEIVED,
         _ => 0,
     }
 }
 
 /// The command of added flags; `KILL` takes precedence.
-fn told_by(flags: u8) -> Option<ControlCommand> {
+fn command_of_flags(flags: u8) -> Option<ControlCommand> {
     [ControlCommand::Kill, ControlCommand::Stop]
         .into_iter()
         .find(|word| flags & flag_of(Some(*word)) != 0)
@@ -336,13 +345,13 @@ mod tests {
     #[test]
     fn a_record_survives_a_round_trip() {
         let plain = Record {
-            place: TaskLocation::Ready,
+            location: TaskLocation::Ready,
             counters: AttemptCounters {
                 attempt: 3,
                 failures: 1,
                 losses: 2,
             },
-            part: Some("5|default|".into()),
+            partition: Some("5|default|".into()),
             owner: None,
             claimed_at: None,
             pid: None,
@@ -354,7 +363,7 @@ mod tests {
             key: String::new(),
         };
         let full = Record {
-            place: TaskLocation::Running,
+            location: TaskLocation::Running,
             owner: Some(tid()),
             claimed_at: Some(1_763_248_964_000_000),
             pid: Some(7),
@@ -374,7 +383,7 @@ mod tests {
             assert_eq!(Record::parse(tid(), &record.to_string()).unwrap(), record);
         }
         assert_eq!(
-            told_by(PAUSED | TOLD_TO_STOP | TOLD_TO_KILL),
+            command_of_flags(PAUSED | STOP_RECEIVED | KILL_RECEIVED),
             Some(ControlCommand::Kill)
         );
         assert!(Record::parse(tid(), "r 1 2").is_err());
@@ -396,7 +405,7 @@ mod tests {
         );
         let read = StoredSpec::parse(tid(), &text).unwrap();
         assert_eq!(
-            (read.part, read.ttl, read.parent),
+            (read.partition, read.ttl, read.parent),
             (Some("5|default|"), 1000, Some(tid()))
         );
         assert_eq!(

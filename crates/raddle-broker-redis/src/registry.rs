@@ -62,14 +62,14 @@ impl Registry for Redis {
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("TIME");
         pipe.cmd("ZRANGE")
-            .arg(keys.of("lease"))
+            .arg(keys.named("leases"))
             .arg(0)
             .arg(-1)
             .arg("WITHSCORES");
         pipe.cmd("HGETALL")
-            .arg(keys.of("workers"))
+            .arg(keys.named("workers"))
             .cmd("HGETALL")
-            .arg(keys.of("beats"));
+            .arg(keys.named("heartbeats"));
         let (time, leases, infos, beats): (
             Time,
             Vec<(String, f64)>,
@@ -142,7 +142,7 @@ pub(super) async fn show(
         .arg(&key)
         .arg("host")
         .cmd("HGET")
-        .arg(link.keys.of("workers"))
+        .arg(link.keys.named("workers"))
         .arg(worker.to_string());
     let (_, _, is_whole, stored): (u32, u32, bool, Option<String>) = link.query(&pipe).await?;
     // The hash expires while the worker cannot reach the server; then write all of it.

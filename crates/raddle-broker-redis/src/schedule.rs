@@ -41,7 +41,7 @@ impl Schedules for Redis {
         }
         let found: Vec<(String, String)> = self
             .link()
-            .read(redis::cmd("HGETALL").arg(self.core.keys.of("schedules")))
+            .read(redis::cmd("HGETALL").arg(self.core.keys.named("schedules")))
             .await?;
         let mut views: Vec<ScheduleView> = found
             .iter()
@@ -74,7 +74,7 @@ impl Schedules for Redis {
             .change(&script::CHANGE_SCHEDULE, args, Certainty::Durable)
             .await?;
         Ok(match word.as_str() {
-            "raced" => ScheduleChangeOutcome::Conflict,
+            "conflict" => ScheduleChangeOutcome::Conflict,
             "early" => ScheduleChangeOutcome::NotDue,
             version => ScheduleChangeOutcome::Applied {
                 version: version.parse().map_err(|_| Error::Closed)?,
@@ -106,10 +106,10 @@ impl Redis {
     /// Ends expired tasks.
     async fn expire(&self) -> Result<ExpiryOutcome> {
         let mut pipe = redis::pipe();
-        let (expiring, most) = (self.core.keys.of("expiring"), MAX_EXPIRED);
+        let (expiries, most) = (self.core.keys.named("expiries"), MAX_EXPIRED);
         pipe.cmd("TIME")
             .cmd("ZRANGE")
-            .arg(expiring)
+            .arg(expiries)
             .arg(0)
             .arg(most - 1)
             .arg("WITHSCORES");
@@ -123,11 +123,11 @@ impl Redis {
         if !unreadable.is_empty() {
             tracing::warn!(
                 ?unreadable,
-                "removing members of 'expiring' that are no task ids"
+                "removing members of 'expiries' that are no task ids"
             );
             let () = self
                 .link()
-                .read(redis::cmd("ZREM").arg(expiring).arg(&unreadable))
+                .read(redis::cmd("ZREM").arg(expiries).arg(&unreadable))
                 .await?;
         }
         let swept = self.end_expired(&tids(parse_claims)).await?;
@@ -142,7 +142,7 @@ impl Redis {
             .link()
             .read(
                 redis::cmd("HMGET")
-                    .arg(self.core.keys.of("schedules"))
+                    .arg(self.core.keys.named("schedules"))
                     .arg(names),
             )
             .await?;
@@ -159,12 +159,12 @@ impl Redis {
         let mut pipe = redis::pipe();
         pipe.cmd("TIME");
         pipe.cmd("ZRANGE")
-            .arg(keys.of("agenda"))
+            .arg(keys.named("due_schedules"))
             .arg(0)
             .arg(MAX_DUE)
             .arg("WITHSCORES");
         pipe.cmd("ZRANGE")
-            .arg(keys.of("expiring"))
+            .arg(keys.named("expiries"))
             .arg(0)
             .arg(0)
             .arg("WITHSCORES");
@@ -241,12 +241,12 @@ impl Redis {
             .filter(|(_, applied)| **applied == Applied::Made);
         let ended: Vec<Tid> = ended.map(|(tid, _)| *tid).collect();
         let mut pipe = redis::pipe();
-        let expiring = self.core.keys.of("expiring");
+        let expiries = self.core.keys.named("expiries");
         for tid in over.iter().chain(&ended) {
-            pipe.cmd("ZREM").arg(expiring).arg(tid.to_string());
+            pipe.cmd("ZREM").arg(expiries).arg(tid.to_string());
         }
         for (at, tid) in &later {
-            pipe.cmd("ZADD").arg(expiring).arg(*at).arg(tid.to_string());
+            pipe.cmd("ZADD").arg(expiries).arg(*at).arg(tid.to_string());
         }
         let has_moved = !over.is_empty() || !ended.is_empty() || !later.is_empty();
         if has_moved {

@@ -52,30 +52,30 @@ pub(super) struct Keys {
 /// The fixed keys and their types. Scripts name them in capitals.
 pub(super) const FIXED: [(&str, &str); 27] = [
     ("meta", "hash"),
-    ("spec", "hash"),
-    ("task", "hash"),
-    ("done", "hash"),
-    ("born", "stream"),
+    ("specs", "hash"),
+    ("records", "hash"),
+    ("finished", "hash"),
+    ("created", "stream"),
     ("log", "stream"),
-    ("count", "hash"),
-    ("line", "zset"),
+    ("counters", "hash"),
+    ("ready", "zset"),
     ("delayed", "zset"),
     ("owned", "zset"),
-    ("lease", "zset"),
-    ("words", "zset"),
-    ("ports", "zset"),
-    ("expiry", "zset"),
-    ("dead", "set"),
-    ("uniques", "hash"),
-    ("parts", "set"),
+    ("leases", "zset"),
+    ("commands", "zset"),
+    ("task_messages", "zset"),
+    ("retention", "zset"),
+    ("dead_letters", "set"),
+    ("unique_keys", "hash"),
+    ("partitions", "set"),
     ("queues", "set"),
     ("workers", "hash"),
-    ("beats", "hash"),
+    ("heartbeats", "hash"),
     ("output", "hash"),
-    ("own", "set"),
+    ("ephemeral_workers", "set"),
     ("schedules", "hash"),
-    ("agenda", "zset"),
-    ("expiring", "zset"),
+    ("due_schedules", "zset"),
+    ("expiries", "zset"),
     ("chained", "hash"),
     ("batches", "zset"),
 ];
@@ -101,7 +101,7 @@ impl Keys {
     }
 
     /// One of the fixed keys.
-    pub(super) fn of(&self, name: &str) -> &str {
+    pub(super) fn named(&self, name: &str) -> &str {
         let index = FIXED
             .iter()
             .position(|(known, _)| *known == name)
@@ -131,13 +131,13 @@ impl Keys {
     }
 
     /// The list that wakes workers of a partition.
-    pub(super) fn ready(&self, part: &str) -> String {
-        format!("{}ready:{part}", self.prefix)
+    pub(super) fn partition_wakeups(&self, partition: &str) -> String {
+        format!("{}wake:partition:{partition}", self.prefix)
     }
 
     /// The list that wakes one worker.
-    pub(super) fn wake(&self, worker: Tid) -> String {
-        format!("{}wake:{worker}", self.prefix)
+    pub(super) fn worker_wakeups(&self, worker: Tid) -> String {
+        format!("{}wake:worker:{worker}", self.prefix)
     }
 
     /// The hash of a worker for operators.
@@ -152,7 +152,11 @@ impl Keys {
 
     /// Live output of an attempt.
     pub(super) fn output(&self, tid: Tid, attempt: u32, stream: OutputStream) -> String {
-        format!("{}out:{}", self.prefix, output_field(tid, attempt, stream))
+        format!(
+            "{}live_output:{}",
+            self.prefix,
+            output_field(tid, attempt, stream)
+        )
     }
 
     /// Where the messages of a queue are stored.
@@ -160,16 +164,16 @@ impl Keys {
         match queue {
             // All task queues share two keys, so that scripts can access them for any task.
             QueueName::Task(tid, TaskQueue::CtrlIn) => MessageKeys {
-                key: self.of("words").into(),
+                key: self.named("commands").into(),
                 prefix: format!("{tid}:"),
                 listed: String::new(),
-                mark: "words",
+                mark: "commands",
             },
             QueueName::Task(tid, _) => {
                 let name = queue.to_string();
                 let port = name.rsplit('.').next().unwrap_or_default();
                 MessageKeys {
-                    key: self.of("ports").into(),
+                    key: self.named("task_messages").into(),
                     prefix: format!("{tid}.{port}:"),
                     listed: String::new(),
                     mark: "",
@@ -251,11 +255,15 @@ mod tests {
             requires: "gpu,cpu".parse().unwrap(),
             ..TaskSpec::command(["x"])
         };
-        let part = Partition::parse(&Partition::name_of(&spec)).unwrap();
+        let partition = Partition::parse(&Partition::name_of(&spec)).unwrap();
         assert_eq!(
-            (part.name.as_str(), part.priority, part.queue.as_str()),
+            (
+                partition.name.as_str(),
+                partition.priority,
+                partition.queue.as_str()
+            ),
             ("7|mail|cpu,gpu", 7, "mail")
         );
-        assert_eq!(part.needs, spec.needs());
+        assert_eq!(partition.needs, spec.needs());
     }
 }

@@ -157,11 +157,15 @@ impl Mode {
         match self {
             Self::Plain => vec![Vec::new()],
             Self::Again(old, dead) => {
-                vec![arg("again"), arg(old), arg(if dead { "dead" } else { "" })]
+                vec![
+                    arg("resubmit"),
+                    arg(old),
+                    arg(if dead { "dead" } else { "" }),
+                ]
             }
             Self::Own(worker, lease) => {
                 let [info, lease] = ephemeral_worker_args(&worker, lease);
-                vec![arg("own"), info, lease]
+                vec![arg("ephemeral"), info, lease]
             }
         }
     }

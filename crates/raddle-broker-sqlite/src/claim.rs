@@ -16,7 +16,7 @@ use raddle_broker::{AttemptId, ClaimRequest, Error, LeasedTask};
 
 /// A row of `ready` with its spec.
 struct ClaimCandidate {
-    part: i64,
+    partition_id: i64,
     rank: u8,
     tid: Tid,
     counters: AttemptCounters,
@@ -85,7 +85,7 @@ fn next_due(tx: &Tx<'_>) -> rusqlite::Result<Option<Duration>> {
 
 fn candidate(row: &rusqlite::Row<'_>) -> rusqlite::Result<ClaimCandidate> {
     Ok(ClaimCandidate {
-        part: row.get(0)?,
+        partition_id: row.get(0)?,
         rank: row.get(1)?,
         tid: tid_at(row, 2)?,
         counters: counters(row, 3)?,
@@ -96,7 +96,7 @@ fn candidate(row: &rusqlite::Row<'_>) -> rusqlite::Result<ClaimCandidate> {
 fn only(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<Vec<ClaimCandidate>> {
     tx.db()
         .prepare_cached(
-            "SELECT part, rank, tid, attempt, failures, losses, spec FROM tasks JOIN ready USING (part, rank, tid)
+            "SELECT partition_id, rank, tid, attempt, failures, losses, spec FROM tasks JOIN ready USING (partition_id, rank, tid)
              WHERE tid = ?1",
         )?
         .query_map([tid.as_i64()], candidate)?
@@ -108,15 +108,15 @@ fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<ClaimCa
     refresh_parts(tx)?;
     let mut candidates = Vec::new();
     let mut query = tx.db().prepare_cached(
-        "SELECT ready.part, ready.rank, ready.tid, attempt, failures, losses, spec
+        "SELECT ready.partition_id, ready.rank, ready.tid, attempt, failures, losses, spec
          FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
-         WHERE ready.part = ?1 ORDER BY ready.rank, ready.tid LIMIT ?2",
+         WHERE ready.partition_id = ?1 ORDER BY ready.rank, ready.tid LIMIT ?2",
     )?;
-    for part in &tx.cache.parts {
-        if !request.queues.contains(&part.queue) || !part.needs.is_subset(&request.caps) {
+    for partition in &tx.cache.partitions {
+        if !request.queues.contains(&partition.queue) || !partition.needs.is_subset(&request.caps) {
             continue;
         }
-        for row in query.query_map(params![part.id, request.max], candidate)? {
+        for row in query.query_map(params![partition.id, request.max], candidate)? {
             candidates.push(row?);
         }
     }
@@ -133,24 +133,24 @@ fn take(
     candidates: &[ClaimCandidate],
 ) -> Result<Vec<LeasedTask>, TxError> {
     let mut claims = Vec::with_capacity(candidates.len());
-    for run in candidates.chunk_by(|a, b| (a.part, a.rank) == (b.part, b.rank)) {
+    for run in candidates.chunk_by(|a, b| (a.partition_id, a.rank) == (b.partition_id, b.rank)) {
         // Candidates are the first of their partition, so there is no other task between the ends
         // of a run.
         let (first, last) = (&run[0], &run[run.len() - 1]);
         let key = params![
-            first.part,
+            first.partition_id,
             first.rank,
             first.tid.as_i64(),
             last.tid.as_i64()
         ];
         tx.db()
             .prepare_cached(
-                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, ephemeral, ttl, keyed, attempt, failures, losses)
-                 SELECT tid, ?5, ?6, ?7, ?8, ttl, keyed, attempt + 1, failures, losses FROM ready
-                 WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
+                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, ephemeral, ttl, has_unique_key, attempt, failures, losses)
+                 SELECT tid, ?5, ?6, ?7, ?8, ttl, has_unique_key, attempt + 1, failures, losses FROM ready
+                 WHERE partition_id = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
             )?
             .execute(params![
-                first.part,
+                first.partition_id,
                 first.rank,
                 first.tid.as_i64(),
                 last.tid.as_i64(),
@@ -161,7 +161,7 @@ fn take(
             ])?;
         tx.db()
             .prepare_cached(
-                "DELETE FROM ready WHERE part = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
+                "DELETE FROM ready WHERE partition_id = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
             )?
             .execute(key)?;
         for ClaimCandidate {

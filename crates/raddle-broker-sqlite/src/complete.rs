@@ -413,9 +413,9 @@ pub(super) fn end_waiting(
     ending: &TaskEnding<'_>,
 ) -> Result<(), TxError> {
     tx.dequeue(tid, waiting.location)?;
-    let (ttl, keyed): (i64, bool) = tx
+    let (ttl, has_unique_key): (i64, bool) = tx
         .db()
-        .prepare_cached("SELECT ttl, keyed FROM tasks WHERE tid = ?1")?
+        .prepare_cached("SELECT ttl, has_unique_key FROM tasks WHERE tid = ?1")?
         .query_row([tid.as_i64()], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let expires_at = tx.now.saturating_add(ttl);
     let record = FinalRecord {
@@ -424,20 +424,20 @@ pub(super) fn end_waiting(
         owner: None,
         expires_at,
         counters: waiting.counters,
-        keyed,
+        has_unique_key,
         ephemeral: false,
     };
     write_records(tx, &[record])
 }
 
-/// A row of `done`.
+/// A row of `finished`.
 struct FinalRecord<'a> {
     tid: Tid,
     ending: TaskEnding<'a>,
     owner: Option<Tid>,
     expires_at: i64,
     counters: AttemptCounters,
-    keyed: bool,
+    has_unique_key: bool,
     ephemeral: bool,
 }
 
@@ -446,7 +446,7 @@ impl<'a> FinalRecord<'a> {
         let ActiveTask {
             tid,
             counters,
-            keyed,
+            has_unique_key,
             ephemeral,
             ..
         } = *active;
@@ -459,7 +459,7 @@ impl<'a> FinalRecord<'a> {
             owner,
             expires_at,
             counters,
-            keyed,
+            has_unique_key,
             ephemeral,
         }
     }
@@ -506,14 +506,14 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
         ending,
         owner,
         counters,
-        keyed,
+        has_unique_key,
         ephemeral,
         ..
     } in records
     {
-        if *keyed {
+        if *has_unique_key {
             tx.db()
-                .prepare_cached("DELETE FROM uniques WHERE tid = ?1")?
+                .prepare_cached("DELETE FROM unique_keys WHERE tid = ?1")?
                 .execute([tid.as_i64()])?;
         }
         if let Some(owner) = owner.filter(|_| *ephemeral) {
@@ -535,9 +535,9 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
 
 static INSERT_DONE: LazyLock<BulkStatement> = LazyLock::new(|| {
     let columns =
-        "tid, state, dead, owner, finished_at, expires_at, attempt, failures, losses, exit, started_at, ended_at,
+        "tid, state, dead_letter, owner, finished_at, expires_at, attempt, failures, losses, exit, started_at, ended_at,
                    peak_rss, user_us, system_us, stdout_bytes, stderr_bytes, value";
-    BulkStatement::insert(&format!("done ({columns})"), 18)
+    BulkStatement::insert(&format!("finished ({columns})"), 18)
 });
 static DELETE_ACTIVE: LazyLock<BulkStatement> =
     LazyLock::new(|| BulkStatement::keys("DELETE FROM active WHERE tid IN"));

@@ -48,11 +48,11 @@ fn apply_to_waiting(
     waiting: WaitingTask,
     message: &ControlMessage,
 ) -> Result<TaskState, TxError> {
-    let mut held = waiting.location == WaitingLocation::Held;
-    match apply_command::apply_command(message, held, is_requeued_on_stop(tx, tid)?) {
+    let mut paused = waiting.location == WaitingLocation::Paused;
+    match apply_command::apply_command(message, paused, is_requeued_on_stop(tx, tid)?) {
         CommandEffect::End(state, exit) => return end(tx, tid, waiting, state, exit),
         CommandEffect::Hold => {
-            held = true;
+            paused = true;
             tx.dequeue(tid, waiting.location)?;
             tx.hold(tid, waiting.counters, waiting.run_at)?;
             tx.event(
@@ -64,8 +64,8 @@ fn apply_to_waiting(
             );
         }
         CommandEffect::Free => {
-            held = false;
-            tx.dequeue(tid, WaitingLocation::Held)?;
+            paused = false;
+            tx.dequeue(tid, WaitingLocation::Paused)?;
             tx.enqueue(tid, waiting.counters, waiting.run_at)?;
             tx.event(
                 tid,
@@ -77,7 +77,7 @@ fn apply_to_waiting(
         }
         CommandEffect::Nothing => {}
     }
-    let reply = serde_json::to_string(&apply_command::answer(message, held))
+    let reply = serde_json::to_string(&apply_command::answer(message, paused))
         .expect("a reply has only string keys");
     messages::insert(tx, &QueueName::Task(tid, TaskQueue::CtrlOut), &reply)?;
     Ok(TaskState::Created)

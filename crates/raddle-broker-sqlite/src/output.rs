@@ -325,7 +325,7 @@ fn read(
 }
 
 fn position(db: &Connection, tid: Tid) -> Result<TaskPosition, TxError> {
-    let sql = "SELECT attempt, NULL FROM active WHERE tid = ?1 UNION ALL SELECT attempt, state FROM done WHERE tid = ?1";
+    let sql = "SELECT attempt, NULL FROM active WHERE tid = ?1 UNION ALL SELECT attempt, state FROM finished WHERE tid = ?1";
     let found = db.prepare_cached(sql)?.query_row([tid.as_i64()], |row| {
         Ok(TaskPosition {
             attempt: row.get(0)?,

@@ -79,7 +79,7 @@ fn delete(tx: &mut Tx<'_>, directory: &Path, tids: &[Tid]) -> Result<u64, TxErro
     for tid in tids {
         let attempts: Option<u32> = tx
             .db()
-            .prepare_cached("SELECT attempt FROM done WHERE tid = ?1")?
+            .prepare_cached("SELECT attempt FROM finished WHERE tid = ?1")?
             .query_row([tid.as_i64()], |row| row.get(0))
             .optional()?;
         if let Some(attempts) = attempts {
@@ -146,7 +146,7 @@ fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
         last: 0,
     };
     let mut records = tx.db().prepare_cached(
-        "SELECT tid, attempt, expires_at FROM done WHERE tid > ?1 ORDER BY tid LIMIT ?2",
+        "SELECT tid, attempt, expires_at FROM finished WHERE tid > ?1 ORDER BY tid LIMIT ?2",
     )?;
     let mut records = records.query(params![from, MAX_SCANNED_RECORDS])?;
     let mut left = MAX_SCANNED_RECORDS;
@@ -171,7 +171,7 @@ fn remove(tx: &Tx<'_>, directory: &Path, tid: Tid, attempts: u32) -> rusqlite::R
     output::remove(directory, tid, attempts);
     forget_spec(tx.db(), tid)?;
     for sql in [
-        "DELETE FROM done WHERE tid = ?1",
+        "DELETE FROM finished WHERE tid = ?1",
         "DELETE FROM tasks WHERE tid = ?1",
         "DELETE FROM outputs WHERE tid = ?1",
         "DELETE FROM messages WHERE queue IN ('T' || ?1 || '.inbox', 'T' || ?1 || '.reserved', 'T' || ?1 || '.outbox',
@@ -182,7 +182,7 @@ fn remove(tx: &Tx<'_>, directory: &Path, tid: Tid, attempts: u32) -> rusqlite::R
     Ok(())
 }
 
-/// Deletes entries that only the spec leads to: in `expiring` and `batches`.
+/// Deletes entries that only the spec leads to: in `expiries` and `batches`.
 fn forget_spec(db: &Connection, tid: Tid) -> rusqlite::Result<()> {
     let spec: Option<String> = db
         .prepare_cached("SELECT spec FROM tasks WHERE tid = ?1")?
@@ -194,7 +194,7 @@ fn forget_spec(db: &Connection, tid: Tid) -> rusqlite::Result<()> {
     };
     leave_batch(db, &spec, tid)?;
     if let Some(at) = spec.expires_at(tid) {
-        db.prepare_cached("DELETE FROM expiring WHERE expires_at = ?1 AND tid = ?2")?
+        db.prepare_cached("DELETE FROM expiries WHERE expires_at = ?1 AND tid = ?2")?
             .execute(params![at, tid.as_i64()])?;
     }
     Ok(())

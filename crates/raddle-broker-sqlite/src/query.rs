@@ -160,7 +160,7 @@ impl Tasks for Sqlite {
             let prepared = submit::prepare(NewTask::resubmit(old.clone(), dead)?)?;
             let again = submit::submit(tx, vec![prepared])?[0].into_resubmitted(tid)?;
             tx.db()
-                .prepare_cached("UPDATE done SET dead = 0 WHERE tid = ?1")?
+                .prepare_cached("UPDATE finished SET dead_letter = 0 WHERE tid = ?1")?
                 .execute([tid.as_i64()])?;
             submit::leave_batch(tx.db(), &old.spec, tid)?;
             Ok(again)
@@ -308,7 +308,7 @@ pub(super) fn view(db: &Connection, tid: Tid) -> Result<Option<TaskView>, TxErro
         task.chained = chain::parse(tid, chained.as_deref())?.tasks;
         active.counters
     } else if let Some(waiting) = find_waiting(db, tid)? {
-        task.paused = waiting.location == WaitingLocation::Held;
+        task.paused = waiting.location == WaitingLocation::Paused;
         task.run_at = waiting.run_at.map(clock::timestamp);
         waiting.counters
     } else {
@@ -330,7 +330,7 @@ fn fill_done(
     let mut query = db.prepare_cached(
         "SELECT attempt, failures, losses, state, dead, owner, finished_at, exit, started_at, ended_at, peak_rss, user_us,
                 system_us, stdout_bytes, stderr_bytes, value
-         FROM done WHERE tid = ?1",
+         FROM finished WHERE tid = ?1",
     )?;
     let mut rows = query.query([tid.as_i64()])?;
     let row = rows.next()?.ok_or(Error::NotFound(tid))?;
@@ -389,13 +389,13 @@ fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> 
     let sql = if batch.is_some() {
         "SELECT tid, NULL FROM batches WHERE tid <= ?1 AND batch = ?2 ORDER BY tid DESC"
     } else if filter.dead {
-        "SELECT tid, NULL FROM done WHERE dead = 1 AND tid <= ?1 ORDER BY tid DESC"
+        "SELECT tid, NULL FROM finished WHERE dead_letter = 1 AND tid <= ?1 ORDER BY tid DESC"
     } else if only_active && owner.is_some() {
         "SELECT tid, NULL FROM active WHERE tid <= ?1 AND owner = ?2 ORDER BY tid DESC"
     } else if only_active {
         "SELECT tid, NULL FROM active WHERE tid <= ?1 ORDER BY tid DESC"
     } else if only_done {
-        "SELECT tid, state FROM done WHERE tid <= ?1 ORDER BY tid DESC"
+        "SELECT tid, state FROM finished WHERE tid <= ?1 ORDER BY tid DESC"
     } else {
         "SELECT tid, NULL FROM tasks WHERE tid <= ?1 ORDER BY tid DESC"
     };

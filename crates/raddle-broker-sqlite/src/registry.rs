@@ -115,7 +115,7 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
         tx,
         &[TaskRow {
             tid,
-            part: 0,
+            partition_id: 0,
             service: true,
             task: &PreparedTask {
                 spec,
@@ -126,7 +126,7 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
     )?;
     tx.db()
         .prepare_cached(
-            "INSERT INTO active (tid, owner, state, claimed_at, pid, ttl, keyed, attempt, failures, losses)
+            "INSERT INTO active (tid, owner, state, claimed_at, pid, ttl, has_unique_key, attempt, failures, losses)
              VALUES (?1, ?1, ?2, ?3, ?4, ?5, 0, 1, 0, 0)",
         )?
         .execute(params![tid.as_i64(), TaskState::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;

@@ -125,7 +125,7 @@ fn due_items(db: &Connection) -> Result<(DueItems, bool, Option<Duration>), TxEr
         .prepare_cached("SELECT min(next) FROM schedules WHERE next > ?1")?
         .query_row([now], |row| row.get(0))?;
     let first: Option<i64> = db
-        .prepare_cached("SELECT min(expires_at) FROM expiring")?
+        .prepare_cached("SELECT min(expires_at) FROM expiries")?
         .query_row([], |row| row.get(0))?;
     let again = next.into_iter().chain(first).min();
     Ok((
@@ -146,11 +146,11 @@ pub(super) fn store_expiries(tx: &mut Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite:
     };
     let first: Option<i64> = tx
         .db()
-        .prepare_cached("SELECT min(expires_at) FROM expiring")?
+        .prepare_cached("SELECT min(expires_at) FROM expiries")?
         .query_row([], |row| row.get(0))?;
     for (at, tid) in expiring {
         tx.db()
-            .prepare_cached("INSERT INTO expiring (expires_at, tid) VALUES (?1, ?2)")?
+            .prepare_cached("INSERT INTO expiries (expires_at, tid) VALUES (?1, ?2)")?
             .execute(params![at, tid.as_i64()])?;
     }
     if first.is_none_or(|first| soonest < first) {
@@ -163,13 +163,13 @@ pub(super) fn store_expiries(tx: &mut Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite:
 fn expire(tx: &mut Tx<'_>) -> Result<u64, TxError> {
     let due: Vec<(i64, Tid)> = tx
         .db()
-        .prepare_cached("SELECT expires_at, tid FROM expiring WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?
+        .prepare_cached("SELECT expires_at, tid FROM expiries WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2")?
         .query_map(params![tx.now, MAX_EXPIRED as i64], |row| Ok((row.get(0)?, tid_at(row, 1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut ended = 0;
     for (at, tid) in due {
         tx.db()
-            .prepare_cached("DELETE FROM expiring WHERE expires_at = ?1 AND tid = ?2")?
+            .prepare_cached("DELETE FROM expiries WHERE expires_at = ?1 AND tid = ?2")?
             .execute(params![at, tid.as_i64()])?;
         let Some(waiting) = find_waiting(tx.db(), tid)? else {
             continue;

@@ -3,58 +3,58 @@
 /// Identifies the file as a Raddle database: `RDDL`.
 pub(super) const APPLICATION_ID: i32 = 0x5244_444c;
 /// The format of the tables. A file with a higher number was written by a newer version.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// The statements that create a new database.
 ///
-/// - The id of a task is in `tasks`, and in exactly one of `ready`, `delayed`, `held`, `active` and
-///   `done`.
+/// - The id of a task is in `tasks`, and in exactly one of `ready`, `delayed`, `paused`, `active` and
+///   `finished`.
 /// - `chained` holds tasks that running attempts have chained. They are no tasks yet.
 /// - `rank` is 9 minus the priority, so the primary key of `ready` is the claim order.
 /// - Times are wall-clock nanoseconds, except `alive_until`: the monotonic end of the lease with
 ///   which a worker registered. Later heartbeats are in the state file.
 /// - `next` is when a schedule is due; NULL while it is paused.
-/// - `expiring` may still list tasks that were claimed or finished.
+/// - `expiries` may still list tasks that were claimed or finished.
 /// - `batches` lists the tasks of batches, except those that were resubmitted.
 pub(super) const STATEMENTS: [&str; 23] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE parts (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
-    "CREATE UNIQUE INDEX parts_by_name ON parts (queue, needs)",
+    "CREATE TABLE partitions (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
+    "CREATE UNIQUE INDEX partitions_by_name ON partitions (queue, needs)",
     "CREATE TABLE tasks (
-    tid INTEGER PRIMARY KEY, part INTEGER NOT NULL, rank INTEGER NOT NULL, service INTEGER NOT NULL, parent INTEGER,
-    ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, spec TEXT NOT NULL
+    tid INTEGER PRIMARY KEY, partition_id INTEGER NOT NULL, rank INTEGER NOT NULL, service INTEGER NOT NULL, parent INTEGER,
+    ttl INTEGER NOT NULL, has_unique_key INTEGER NOT NULL, spec TEXT NOT NULL
 )",
     "CREATE INDEX services ON tasks (tid) WHERE service = 1",
     "CREATE TABLE ready (
-    part INTEGER NOT NULL, rank INTEGER NOT NULL, tid INTEGER NOT NULL,
+    partition_id INTEGER NOT NULL, rank INTEGER NOT NULL, tid INTEGER NOT NULL,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL,
-    ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, PRIMARY KEY (part, rank, tid)
+    ttl INTEGER NOT NULL, has_unique_key INTEGER NOT NULL, PRIMARY KEY (partition_id, rank, tid)
 ) WITHOUT ROWID",
     "CREATE TABLE delayed (
     tid INTEGER PRIMARY KEY, run_at INTEGER NOT NULL,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL
 )",
     "CREATE INDEX delayed_by_time ON delayed (run_at)",
-    "CREATE TABLE held (
+    "CREATE TABLE paused (
     tid INTEGER PRIMARY KEY, run_at INTEGER,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL
 )",
     "CREATE TABLE active (
     tid INTEGER PRIMARY KEY, owner INTEGER NOT NULL, state INTEGER NOT NULL, claimed_at INTEGER NOT NULL, pid INTEGER,
-    ttl INTEGER NOT NULL, keyed INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, ephemeral INTEGER NOT NULL DEFAULT 0,
+    ttl INTEGER NOT NULL, has_unique_key INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, ephemeral INTEGER NOT NULL DEFAULT 0,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, progress TEXT, chained TEXT, pending_command TEXT
 )",
     "CREATE TABLE chained (tid INTEGER NOT NULL, n INTEGER NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (tid, n)) WITHOUT ROWID",
-    "CREATE TABLE done (
-    tid INTEGER PRIMARY KEY, state INTEGER NOT NULL, dead INTEGER NOT NULL, owner INTEGER,
+    "CREATE TABLE finished (
+    tid INTEGER PRIMARY KEY, state INTEGER NOT NULL, dead_letter INTEGER NOT NULL, owner INTEGER,
     finished_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL,
     exit TEXT, started_at INTEGER, ended_at INTEGER NOT NULL, peak_rss INTEGER NOT NULL, user_us INTEGER NOT NULL,
     system_us INTEGER NOT NULL, stdout_bytes INTEGER NOT NULL, stderr_bytes INTEGER NOT NULL, value TEXT
 )",
-    "CREATE INDEX done_dead ON done (tid) WHERE dead = 1",
-    "CREATE TABLE uniques (tid INTEGER PRIMARY KEY, key TEXT NOT NULL)",
-    "CREATE UNIQUE INDEX uniques_by_key ON uniques (key)",
+    "CREATE INDEX finished_dead_letters ON finished (tid) WHERE dead_letter = 1",
+    "CREATE TABLE unique_keys (tid INTEGER PRIMARY KEY, key TEXT NOT NULL)",
+    "CREATE UNIQUE INDEX unique_keys_by_key ON unique_keys (key)",
     "CREATE TABLE events (
     id INTEGER PRIMARY KEY, tid INTEGER NOT NULL, kind INTEGER NOT NULL, attempt INTEGER NOT NULL, worker INTEGER, detail TEXT
 )",
@@ -70,6 +70,6 @@ pub(super) const STATEMENTS: [&str; 23] = [
     name TEXT PRIMARY KEY, version INTEGER NOT NULL, next INTEGER, task INTEGER, entry TEXT NOT NULL
 ) WITHOUT ROWID",
     "CREATE INDEX schedules_by_next ON schedules (next) WHERE next IS NOT NULL",
-    "CREATE TABLE expiring (expires_at INTEGER NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (expires_at, tid)) WITHOUT ROWID",
+    "CREATE TABLE expiries (expires_at INTEGER NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (expires_at, tid)) WITHOUT ROWID",
     "CREATE TABLE batches (batch TEXT NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (batch, tid)) WITHOUT ROWID",
 ];

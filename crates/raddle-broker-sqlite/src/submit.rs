@@ -47,7 +47,7 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<PreparedTask>) -> Result<Vec<Su
         }
         let row = TaskRow {
             tid: tx.next_id(),
-            part: partition_id(tx, &task.spec)?,
+            partition_id: partition_id(tx, &task.spec)?,
             service: false,
             task,
         };
@@ -81,7 +81,7 @@ pub(super) fn find_key_holder(tx: &Tx<'_>, task: &PreparedTask) -> rusqlite::Res
         return Ok(None);
     };
     tx.db()
-        .prepare_cached("SELECT tid FROM uniques WHERE key = ?1")?
+        .prepare_cached("SELECT tid FROM unique_keys WHERE key = ?1")?
         .query_row([key], |row| super::tx::tid_at(row, 0))
         .optional()
 }
@@ -90,7 +90,7 @@ pub(super) fn find_key_holder(tx: &Tx<'_>, task: &PreparedTask) -> rusqlite::Res
 fn store_key(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
     if let Some(key) = &row.task.spec.unique_key {
         tx.db()
-            .prepare_cached("INSERT INTO uniques (key, tid) VALUES (?1, ?2)")?
+            .prepare_cached("INSERT INTO unique_keys (key, tid) VALUES (?1, ?2)")?
             .execute(params![key, row.tid.as_i64()])?;
     }
     Ok(())
@@ -118,14 +118,14 @@ pub(super) fn leave_batch(db: &Connection, spec: &TaskSpec, tid: Tid) -> rusqlit
 /// The immutable part of a task.
 pub(super) struct TaskRow<'a> {
     pub(super) tid: Tid,
-    pub(super) part: i64,
+    pub(super) partition_id: i64,
     pub(super) service: bool,
     pub(super) task: &'a PreparedTask,
 }
 
 static INSERT_TASKS: LazyLock<BulkStatement> = LazyLock::new(|| {
     BulkStatement::insert(
-        "tasks (tid, part, rank, service, parent, ttl, keyed, spec)",
+        "tasks (tid, partition_id, rank, service, parent, ttl, has_unique_key, spec)",
         8,
     )
 });
@@ -139,7 +139,7 @@ pub(super) fn insert(tx: &Tx<'_>, rows: &[TaskRow<'_>]) -> rusqlite::Result<()> 
     INSERT_TASKS.write(tx.db(), rows, |values, row| {
         let PreparedTask { spec, text, parent } = row.task;
         values.bind(row.tid.as_i64())?;
-        values.bind(row.part)?;
+        values.bind(row.partition_id)?;
         values.bind(rank(spec.priority))?;
         values.bind(row.service)?;
         values.bind(parent.map(Tid::as_i64))?;
@@ -167,8 +167,8 @@ fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()>
     tx.notify(Topic::Ready);
     tx.db()
         .prepare_cached(
-            "INSERT OR ROLLBACK INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
-             SELECT part, rank, tid, 0, 0, 0, ttl, keyed FROM tasks WHERE tid BETWEEN ?1 AND ?2",
+            "INSERT OR ROLLBACK INTO ready (partition_id, rank, tid, attempt, failures, losses, ttl, has_unique_key)
+             SELECT partition_id, rank, tid, 0, 0, 0, ttl, has_unique_key FROM tasks WHERE tid BETWEEN ?1 AND ?2",
         )?
         .execute([first.as_i64(), last.as_i64()])?;
     Ok(())
@@ -178,12 +178,12 @@ fn enqueue_run(tx: &mut Tx<'_>, run: Option<(Tid, Tid)>) -> rusqlite::Result<()>
 fn partition_id(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
     let (queue, needs) = (&spec.queue, spec.needs());
     let known = |tx: &Tx<'_>| {
-        let part = tx
+        let partition = tx
             .cache
-            .parts
+            .partitions
             .iter()
-            .find(|part| part.queue == *queue && part.needs == needs);
-        part.map(|part| part.id)
+            .find(|partition| partition.queue == *queue && partition.needs == needs);
+        partition.map(|partition| partition.id)
     };
     if let Some(id) = known(tx) {
         return Ok(id);
@@ -194,9 +194,9 @@ fn partition_id(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
     }
     let id = tx
         .db()
-        .prepare_cached("INSERT INTO parts (queue, needs) VALUES (?1, ?2) RETURNING id")?
+        .prepare_cached("INSERT INTO partitions (queue, needs) VALUES (?1, ?2) RETURNING id")?
         .query_row(params![queue, needs.to_string()], |row| row.get(0))?;
-    tx.cache.parts.push(Partition {
+    tx.cache.partitions.push(Partition {
         id,
         queue: queue.clone(),
         needs,
@@ -207,10 +207,14 @@ fn partition_id(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
 /// Loads partitions that other processes have created. They are never deleted, so those with higher
 /// ids are new.
 pub(super) fn refresh_parts(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
-    let known = tx.cache.parts.last().map_or(0, |part| part.id);
+    let known = tx
+        .cache
+        .partitions
+        .last()
+        .map_or(0, |partition| partition.id);
     let fresh: Vec<Partition> = tx
         .db()
-        .prepare_cached("SELECT id, queue, needs FROM parts WHERE id > ?1 ORDER BY id")?
+        .prepare_cached("SELECT id, queue, needs FROM partitions WHERE id > ?1 ORDER BY id")?
         .query_map([known], |row| {
             let needs: String = row.get(2)?;
             Ok(Partition {
@@ -220,6 +224,6 @@ pub(super) fn refresh_parts(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
             })
         })?
         .collect::<rusqlite::Result<_>>()?;
-    tx.cache.parts.extend(fresh);
+    tx.cache.partitions.extend(fresh);
     Ok(())
 }

@@ -30,7 +30,7 @@ pub(super) enum TxError {
 /// State that a writer keeps between transactions.
 #[derive(Default)]
 pub(super) struct TxCache {
-    pub(super) parts: Vec<Partition>,
+    pub(super) partitions: Vec<Partition>,
 }
 
 /// The tasks of one queue that need the same capabilities.
@@ -53,7 +53,7 @@ pub(super) struct WaitingTask {
 pub(super) enum WaitingLocation {
     Ready,
     Delayed,
-    Held,
+    Paused,
 }
 
 /// A claimed task.
@@ -68,7 +68,7 @@ pub(super) struct ActiveTask {
     /// The retention of the record in nanoseconds, so that a completion need not read the spec.
     pub(super) ttl: i64,
     /// Whether the task holds a unique key.
-    pub(super) keyed: bool,
+    pub(super) has_unique_key: bool,
     /// Whether the attempt is paused.
     pub(super) paused: bool,
     /// Whether the worker is ephemeral: it leaves with this task.
@@ -245,8 +245,8 @@ impl<'c> Tx<'c> {
         self.notify(Topic::Ready);
         self.db()
             .prepare_cached(
-                "INSERT INTO ready (part, rank, tid, attempt, failures, losses, ttl, keyed)
-                 SELECT part, rank, tid, ?2, ?3, ?4, ttl, keyed FROM tasks WHERE tid = ?1",
+                "INSERT INTO ready (partition_id, rank, tid, attempt, failures, losses, ttl, has_unique_key)
+                 SELECT partition_id, rank, tid, ?2, ?3, ?4, ttl, has_unique_key FROM tasks WHERE tid = ?1",
             )?
             .execute(params![
                 tid.as_i64(),
@@ -279,7 +279,7 @@ impl<'c> Tx<'c> {
         run_at: Option<i64>,
     ) -> rusqlite::Result<()> {
         self.db()
-            .prepare_cached("INSERT INTO held (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
+            .prepare_cached("INSERT INTO paused (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![tid.as_i64(), run_at, counters.attempt, counters.failures, counters.losses])?;
         Ok(())
     }
@@ -288,10 +288,10 @@ impl<'c> Tx<'c> {
     pub(super) fn dequeue(&mut self, tid: Tid, location: WaitingLocation) -> rusqlite::Result<()> {
         let sql = match location {
             WaitingLocation::Ready => {
-                "DELETE FROM ready WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)"
+                "DELETE FROM ready WHERE tid = ?1 AND (partition_id, rank) = (SELECT partition_id, rank FROM tasks WHERE tid = ?1)"
             }
             WaitingLocation::Delayed => "DELETE FROM delayed WHERE tid = ?1",
-            WaitingLocation::Held => "DELETE FROM held WHERE tid = ?1",
+            WaitingLocation::Paused => "DELETE FROM paused WHERE tid = ?1",
         };
         self.db().prepare_cached(sql)?.execute([tid.as_i64()])?;
         Ok(())
@@ -335,15 +335,15 @@ impl From<Error> for TxError {
 pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option<WaitingTask>> {
     db.prepare_cached(
         "SELECT attempt, failures, losses, NULL, 0 FROM ready
-         WHERE tid = ?1 AND (part, rank) = (SELECT part, rank FROM tasks WHERE tid = ?1)
+         WHERE tid = ?1 AND (partition_id, rank) = (SELECT partition_id, rank FROM tasks WHERE tid = ?1)
          UNION ALL SELECT attempt, failures, losses, run_at, 1 FROM delayed WHERE tid = ?1
-         UNION ALL SELECT attempt, failures, losses, run_at, 2 FROM held WHERE tid = ?1",
+         UNION ALL SELECT attempt, failures, losses, run_at, 2 FROM paused WHERE tid = ?1",
     )?
     .query_row([tid.as_i64()], |row| {
         let location = match row.get::<_, u8>(4)? {
             0 => WaitingLocation::Ready,
             1 => WaitingLocation::Delayed,
-            _ => WaitingLocation::Held,
+            _ => WaitingLocation::Paused,
         };
         Ok(WaitingTask {
             location,
@@ -371,7 +371,7 @@ pub(super) fn find_attempt(
 }
 
 /// The columns that [`active_at`] reads, in order.
-pub(super) const ACTIVE_COLUMNS: &str = "attempt, failures, losses, owner, state, claimed_at, pid, ttl, keyed, paused, ephemeral, tid, chained IS NOT NULL, pending_command";
+pub(super) const ACTIVE_COLUMNS: &str = "attempt, failures, losses, owner, state, claimed_at, pid, ttl, has_unique_key, paused, ephemeral, tid, chained IS NOT NULL, pending_command";
 
 pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask> {
     Ok(ActiveTask {
@@ -381,7 +381,7 @@ pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask>
         claimed_at: row.get(5)?,
         pid: row.get(6)?,
         ttl: row.get(7)?,
-        keyed: row.get(8)?,
+        has_unique_key: row.get(8)?,
         paused: row.get(9)?,
         ephemeral: row.get(10)?,
         tid: tid_at(row, 11)?,
@@ -392,7 +392,7 @@ pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask>
 
 /// The final state of a task, if it is finished.
 pub(super) fn find_done(db: &Connection, tid: Tid) -> rusqlite::Result<Option<TaskState>> {
-    db.prepare_cached("SELECT state FROM done WHERE tid = ?1")?
+    db.prepare_cached("SELECT state FROM finished WHERE tid = ?1")?
         .query_row([tid.as_i64()], |row| state_at(row, 0))
         .optional()
 }

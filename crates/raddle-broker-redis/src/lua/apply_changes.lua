@@ -10,19 +10,19 @@ local MAX_SUBMITTED = 2000
 local submitted = 0
 
 local function is_gone(owner)
-  local lease = call('ZSCORE', LEASE, owner)
+  local lease = call('ZSCORE', LEASES, owner)
   return lease and tonumber(lease) < now_ms - margin
 end
 
 -- Why a change cannot be applied, or nil.
 local function find_conflict(it)
-  if call('HEXISTS', SPEC, it.tid) == 0 then return 'missing' end
-  if (call('HGET', TASK, it.tid) or '') ~= it.from then return 'changed' end
-  if it.from == '' and call('HEXISTS', DONE, it.tid) == 1 then return 'changed' end
-  if it.words and count_commands(it.tid) ~= it.words then return 'changed' end
-  if it.gone and not is_gone(it.gone) then return 'alive' end
-  if submitted >= MAX_SUBMITTED and it.follows then return 'changed' end
-  if it.leaves and call('ZLEXCOUNT', OWNED, '[' .. it.tid .. ':', '(' .. it.tid .. ';') > 0 then return 'changed' end
+  if call('HEXISTS', SPECS, it.tid) == 0 then return 'missing' end
+  if (call('HGET', RECORDS, it.tid) or '') ~= it.from then return 'changed' end
+  if it.from == '' and call('HEXISTS', FINISHED, it.tid) == 1 then return 'changed' end
+  if it.commands and count_commands(it.tid) ~= it.commands then return 'changed' end
+  if it.lost_owner and not is_gone(it.lost_owner) then return 'alive' end
+  if submitted >= MAX_SUBMITTED and it.submits_chained then return 'changed' end
+  if it.removes_worker and call('ZLEXCOUNT', OWNED, '[' .. it.tid .. ':', '(' .. it.tid .. ';') > 0 then return 'changed' end
 end
 
 -- Takes and returns what an attempt has chained.
@@ -38,47 +38,47 @@ local function take_chained(tid)
 end
 
 local function leave_status(it, f)
-  local place = f and f[1] or 'r'
-  if place == 'r' then
-    remove_ready(it.part, it.tid)
-  elseif place == 'd' then
-    call('ZREM', DELAYED, it.tid .. ' ' .. it.part)
+  local status = f and f[1] or 'r'
+  if status == 'r' then
+    remove_ready(it.partition, it.tid)
+  elseif status == 'd' then
+    call('ZREM', DELAYED, it.tid .. ' ' .. it.partition)
     count('d', -1)
-  elseif place == 'h' then
-    count('h', -1)
+  elseif status == 'p' then
+    count('p', -1)
   elseif not is_service(f) then
     call('ZREM', OWNED, f[6] .. ':' .. it.tid)
-    if place == 'x' then count('2', -1) end
+    if status == 'x' then count('2', -1) end
   end
 end
 
 local function enter_status(it)
   local f = fields(it.to)
-  local place = f[1]
-  if place == 'r' then
-    enqueue_ready(it.part, it.tid)
-    wake('ready:' .. it.part)
-  elseif place == 'd' then
-    delay(it.tid, it.part, it.due)
+  local status = f[1]
+  if status == 'r' then
+    enqueue_ready(it.partition, it.tid)
+    wake('wake:partition:' .. it.partition)
+  elseif status == 'd' then
+    delay(it.tid, it.partition, it.due)
     count('d', 1)
-  elseif place == 'h' then
-    count('h', 1)
+  elseif status == 'p' then
+    count('p', 1)
   elseif not is_service(f) then
     call('ZADD', OWNED, '0', f[6] .. ':' .. it.tid)
-    if place == 'x' then count('2', 1) end
+    if status == 'x' then count('2', 1) end
   end
-  call('HSET', TASK, it.tid, it.to)
+  call('HSET', RECORDS, it.tid, it.to)
 end
 
 local function finish(it, f)
-  call('HDEL', TASK, it.tid)
-  call('HSET', DONE, it.tid, it.done)
-  call('ZADD', EXPIRY, it.expires, it.tid)
+  call('HDEL', RECORDS, it.tid)
+  call('HSET', FINISHED, it.tid, it.finished)
+  call('ZADD', RETENTION, it.expires, it.tid)
   if not (f and is_service(f)) then count(tostring(it.state), 1) end
-  if it.dead then call('SADD', DEAD, it.tid) end
+  if it.dead_letter then call('SADD', DEAD_LETTERS, it.tid) end
   if f and is_active(f) then remove_ephemeral(f[6]) end
-  if it.key and call('HGET', UNIQUES, it.key) == it.tid then call('HDEL', UNIQUES, it.key) end
-  if it.leaves then remove_worker(it.tid) end
+  if it.key and call('HGET', UNIQUE_KEYS, it.key) == it.tid then call('HDEL', UNIQUE_KEYS, it.key) end
+  if it.removes_worker then remove_worker(it.tid) end
 end
 
 for i = 1, #changes do
@@ -96,27 +96,27 @@ for i = 1, #changes do
         append_output(out.field, ARGV[BYTES + out.bytes], cap)
       end
     end
-    local chained = it.moves and f and is_active(f) and has_flag(f[9], CHAINS) and take_chained(it.tid) or {}
-    if it.moves then
+    local chained = it.changes_status and f and is_active(f) and has_flag(f[9], CHAINS) and take_chained(it.tid) or {}
+    if it.changes_status then
       leave_status(it, f)
-      if it.done then finish(it, f) else enter_status(it) end
+      if it.finished then finish(it, f) else enter_status(it) end
     else
-      call('HSET', TASK, it.tid, it.to)
+      call('HSET', RECORDS, it.tid, it.to)
     end
-    if it.gone and not is_service(f) then call('HINCRBY', META, 'reclaims', 1) end
-    if it.clears or it.done then
-      call('ZREMRANGEBYLEX', WORDS, '[' .. it.tid .. ':', '(' .. it.tid .. ';')
+    if it.lost_owner and not is_service(f) then call('HINCRBY', META, 'reclaims', 1) end
+    if it.deletes_commands or it.finished then
+      call('ZREMRANGEBYLEX', COMMANDS, '[' .. it.tid .. ':', '(' .. it.tid .. ';')
     end
     for j = 1, #it.events do
       local e = it.events[j]
       event(e.kind, e.worker, it.tid .. ':' .. e.attempt, 1, e.detail)
     end
     for j = 1, #it.replies do
-      call('ZADD', PORTS, '0', it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])
+      call('ZADD', TASK_MESSAGES, '0', it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])
       notify('queue')
     end
     -- What attempts have chained is submitted with their end, in order.
-    for _, packed in ipairs(it.follows and chained or {}) do
+    for _, packed in ipairs(it.submits_chained and chained or {}) do
       local tids = submit(cmsgpack.unpack(packed))
       submitted = submitted + #tids
     end

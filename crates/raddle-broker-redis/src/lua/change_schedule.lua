@@ -5,7 +5,7 @@ local tasks, name, seen, begins, next_due, entry = unpack(ARGV, FIRST)
 local version, task = '', '-'
 local before = call('HGET', SCHEDULES, name)
 if before then version, task = string.match(before, '^(%d+) (%S+)\n') end
-if version ~= seen then return answer({ 'raced', {} }) end
+if version ~= seen then return answer({ 'conflict', {} }) end
 if begins ~= '' and tonumber(begins) > now_us then return answer({ 'early', {} }) end
 local tids = submit(cmsgpack.unpack(tasks))
 if #tids > 0 then task = string.match(tids[#tids], '%d+') end
@@ -16,9 +16,9 @@ else
   call('HSET', SCHEDULES, name, version .. ' ' .. task .. '\n' .. entry)
 end
 if next_due == '' then
-  call('ZREM', AGENDA, name)
+  call('ZREM', DUE_SCHEDULES, name)
 else
-  call('ZADD', AGENDA, next_due, name)
+  call('ZADD', DUE_SCHEDULES, next_due, name)
 end
 notify('control')
 return answer({ version, tids })

@@ -1,15 +1,15 @@
 -- Claims tasks by priority and age over the partitions that a worker serves. ARGV: worker, maximum,
 -- number of partitions that the caller knows, a single task to claim or '', the partitions. Returns
 -- a word and its values: 'ok' and for each task id, attempt, fencing token and spec; 'none' and the
--- microseconds until the next task is due; 'parts' if the caller does not know all partitions;
--- 'gone' if the worker has no lease.
+-- microseconds until the next task is due; 'partitions' if the caller does not know all partitions;
+-- 'expired' if the worker has no lease.
 local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
 local SERVED = FIRST + 4
 -- The most delayed tasks that one claim makes ready. The next claim goes on.
 local PROMOTED = 256
 -- Wakes a worker for a partition that has a ready task.
-local function wake_for_waiting(part)
-  if call('ZLEXCOUNT', LINE, '[' .. part .. ' ', '(' .. part .. '!') > 0 then wake('ready:' .. part) end
+local function wake_for_waiting(partition)
+  if call('ZLEXCOUNT', READY, '[' .. partition .. ' ', '(' .. partition .. '!') > 0 then wake('wake:partition:' .. partition) end
 end
 
 -- A worker with an expired lease gets nothing: its runners have given up, and other workers reclaim
@@ -18,9 +18,9 @@ if not has_lease(owner) then
   for i = SERVED, #ARGV do
     wake_for_waiting(ARGV[i])
   end
-  return answer({ 'gone' })
+  return answer({ 'expired' })
 end
-if only == '' and call('SCARD', PARTS) ~= known then return answer({ 'parts' }) end
+if only == '' and call('SCARD', PARTITIONS) ~= known then return answer({ 'partitions' }) end
 
 -- Make due tasks ready, whatever they need.
 local promoted = {}
@@ -31,22 +31,23 @@ if next_due[1] and tonumber(next_due[2]) <= now_us then
   for i = 1, #due do
     tids[i] = string.sub(due[i], 1, 19)
   end
-  local records = call('HMGET', TASK, unpack(tids))
+  local records = call('HMGET', RECORDS, unpack(tids))
   for i = 1, #due do
-    local f, part = fields(records[i]), string.sub(due[i], 21)
+    local f, partition = fields(records[i]), string.sub(due[i], 21)
     f[1], f[10] = 'r', '-'
     changed[2 * i - 1], changed[2 * i] = tids[i], record(f)
-    enqueue_ready(part, tids[i])
-    promoted[part] = true
+    enqueue_ready(partition, tids[i])
+    promoted[partition] = true
   end
-  call('HSET', TASK, unpack(changed))
+  call('HSET', RECORDS, unpack(changed))
   call('ZREM', DELAYED, unpack(due))
   count('d', -#due)
   next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 end
 
--- What is claimed: ids and members of LINE; and the partition of the first ready task that remains.
-local tids, from_line, left = {}, {}, nil
+-- What is claimed: ids and members of READY. And the partition of the first ready task that
+-- remains.
+local tids, from_ready, left = {}, {}, nil
 -- Reads a chunk of each partition, merges them, and takes tasks up to the point where an unread
 -- task of some partition may come first; then continues from there.
 local function take_in_order()
@@ -54,12 +55,12 @@ local function take_in_order()
   repeat
     local found, horizon = {}, nil
     for i = SERVED, #ARGV do
-      local part = ARGV[i]
-      local page = call('ZRANGEBYLEX', LINE, from[part] or '[' .. part .. ' ', '(' .. part .. '!', 'LIMIT', '0', int(chunk))
+      local partition = ARGV[i]
+      local page = call('ZRANGEBYLEX', READY, from[partition] or '[' .. partition .. ' ', '(' .. partition .. '!', 'LIMIT', '0', int(chunk))
       -- A partition begins with the digit of its priority.
-      local urgency = int(9 - string.sub(part, 1, 1))
+      local urgency = int(9 - string.sub(partition, 1, 1))
       for j = 1, #page do
-        local entry = urgency .. string.sub(page[j], -19) .. part
+        local entry = urgency .. string.sub(page[j], -19) .. partition
         if horizon and horizon < entry then break end
         found[#found + 1] = entry
         if j == chunk then horizon = entry end
@@ -68,19 +69,19 @@ local function take_in_order()
     table.sort(found)
     for i = 1, #found do
       if horizon and found[i] > horizon then break end
-      local tid, part = string.sub(found[i], 2, 20), string.sub(found[i], 21)
+      local tid, partition = string.sub(found[i], 2, 20), string.sub(found[i], 21)
       if #tids == max then
-        left = part
+        left = partition
         break
       end
       local k = #tids + 1
-      tids[k], from_line[k] = tid, part .. ' ' .. tid
-      from[part], taken[part] = '(' .. from_line[k], (taken[part] or 0) + 1
+      tids[k], from_ready[k] = tid, partition .. ' ' .. tid
+      from[partition], taken[partition] = '(' .. from_ready[k], (taken[partition] or 0) + 1
     end
     chunk = chunk * 2
   until left or not horizon
-  for part, n in pairs(taken) do
-    add_ready(part, -n)
+  for partition, n in pairs(taken) do
+    add_ready(partition, -n)
   end
 end
 
@@ -88,18 +89,18 @@ if only == '' then
   take_in_order()
 else
   -- The caller has only seen that the task exists: the record decides.
-  local spec, rec = call('HGET', SPEC, only), call('HGET', TASK, only)
-  if max > 0 and spec and call('HEXISTS', DONE, only) == 0 and (not rec or fields(rec)[1] == 'r') then
+  local spec, rec = call('HGET', SPECS, only), call('HGET', RECORDS, only)
+  if max > 0 and spec and call('HEXISTS', FINISHED, only) == 0 and (not rec or fields(rec)[1] == 'r') then
     tids[1] = only
   end
 end
 -- Read before anything is removed, so that an unreadable record does not take the others with it.
-local specs, records = call_many('HMGET', SPEC, tids), call_many('HMGET', TASK, tids)
+local specs, records = call_many('HMGET', SPECS, tids), call_many('HMGET', RECORDS, tids)
 for i = 1, #tids do
   records[i] = records[i] and fields(records[i])
 end
 if only == '' then
-  call_many('ZREM', LINE, from_line)
+  call_many('ZREM', READY, from_ready)
 elseif #tids > 0 then
   remove_ready(head(specs[1]), only)
 end
@@ -107,21 +108,21 @@ end
 -- Wake another worker for tasks that became ready and remain; for the next ready task, so that the
 -- tasks of a batch wake workers one after another; and for a task that is due soon, because this
 -- worker now has tasks and does not check again in time.
-for part in pairs(promoted) do
-  wake_for_waiting(part)
+for partition in pairs(promoted) do
+  wake_for_waiting(partition)
 end
-if left and not promoted[left] then wake('ready:' .. left) end
-if #tids > 0 and next_due[1] and tonumber(next_due[2]) - now_us < CHECK_INTERVAL_US then wake('ready:' .. string.sub(next_due[1], 21)) end
+if left and not promoted[left] then wake('wake:partition:' .. left) end
+if #tids > 0 and next_due[1] and tonumber(next_due[2]) - now_us < CHECK_INTERVAL_US then wake('wake:partition:' .. string.sub(next_due[1], 21)) end
 
 if #tids == 0 then
   -- Left-over elements would wake workers for nothing.
   for i = SERVED, left and 0 or #ARGV do
-    call('DEL', PREFIX .. 'ready:' .. ARGV[i])
+    call('DEL', PREFIX .. 'wake:partition:' .. ARGV[i])
   end
   return answer({ 'none', next_due[2] and int(math.max(0, tonumber(next_due[2]) - now_us)) or '' })
 end
 -- The stored reply has no specs: they are large, and stored already.
-local reply, again = { 'ok' }, { 'again' }
+local reply, again = { 'ok' }, { 'stored' }
 local claimed_at, changed, owned, attempts = int(now_us), {}, {}, {}
 for i = 1, #tids do
   local tid, spec, f = tids[i], specs[i], records[i]
@@ -149,6 +150,6 @@ for n = 1, #attempts do
   local token = digits(id_after(s, c, n - 1))
   reply[4 * n], again[3 * n + 1] = token, token
 end
-call_many('HSET', TASK, changed)
+call_many('HSET', RECORDS, changed)
 call_many('ZADD', OWNED, owned)
 return answer(reply, again)

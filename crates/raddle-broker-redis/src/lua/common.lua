@@ -131,9 +131,9 @@ end
 -- learn of an earlier one.
 local function store_expiries(members)
   if #members == 0 then return end
-  local first = call('ZRANGE', EXPIRING, 0, 0)[1]
-  call_many('ZADD', EXPIRING, members)
-  if call('ZRANGE', EXPIRING, 0, 0)[1] ~= first then notify('control') end
+  local first = call('ZRANGE', EXPIRIES, 0, 0)[1]
+  call_many('ZADD', EXPIRIES, members)
+  if call('ZRANGE', EXPIRIES, 0, 0)[1] ~= first then notify('control') end
 end
 
 -- Adds to a counter. Claimed tasks that have not started are not counted: they are those in `owned`
@@ -154,11 +154,11 @@ end
 
 -- A record: status, attempt, failures, losses, partition, owner, claimed at, pid, flags, run at,
 -- ttl, unique key. Flags are added up: 1 paused, 2 has chained tasks, 4 or 8 its worker received a
--- stop or kill command. Status: r(eady) d(elayed) h(eld) s(pawning) x (running). A task that was
+-- stop or kill command. Status: r(eady) d(elayed) p(aused) s(pawning) x (running). A task that was
 -- only ever ready has no record.
-local RECORD = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
+local RECORD_PATTERN = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
 local function fields(record)
-  local f = { string.match(record, RECORD) }
+  local f = { string.match(record, RECORD_PATTERN) }
   if #f == 0 then error('RADDLE a record cannot be read: ' .. record) end
   return f
 end
@@ -181,8 +181,8 @@ end
 
 -- The record of a task's first claim.
 local function initial_record(spec, owner)
-  local part, ttl, _, key = head(spec)
-  return 's 1 0 0 ' .. part .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' ' .. key
+  local partition, ttl, _, key = head(spec)
+  return 's 1 0 0 ' .. partition .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' ' .. key
 end
 
 -- The flag of an attempt that has chained tasks.
@@ -193,33 +193,33 @@ end
 
 -- The number of stored control messages of a task.
 local function count_commands(tid)
-  return call('ZLEXCOUNT', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
+  return call('ZLEXCOUNT', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
 end
 
 -- Refuses a write of a stale attempt.
 local function refuse(tid, attempt)
-  call('HINCRBY', META, 'stale', 1)
-  if call('HEXISTS', SPEC, tid) == 1 then
+  call('HINCRBY', META, 'stale_writes', 1)
+  if call('HEXISTS', SPECS, tid) == 1 then
     event(STALE, '', tid .. ':' .. attempt, 1)
   end
 end
 
--- A ready task is a member of LINE: partition and id, so that each partition is a range, oldest
+-- A ready task is a member of READY: partition and id, so that each partition is a range, oldest
 -- first. The number of ready tasks is counted per queue.
-local function add_ready(part, by)
-  count(string.match(part, '|[^|]*'), by)
+local function add_ready(partition, by)
+  count(string.match(partition, '|[^|]*'), by)
 end
-local function enqueue_ready(part, tid)
-  call('ZADD', LINE, '0', part .. ' ' .. tid)
-  add_ready(part, 1)
+local function enqueue_ready(partition, tid)
+  call('ZADD', READY, '0', partition .. ' ' .. tid)
+  add_ready(partition, 1)
 end
-local function remove_ready(part, tid)
-  if call('ZREM', LINE, part .. ' ' .. tid) == 1 then add_ready(part, -1) end
+local function remove_ready(partition, tid)
+  if call('ZREM', READY, partition .. ' ' .. tid) == 1 then add_ready(partition, -1) end
 end
 
--- Wakes workers that block in `BLPOP` on the list of a partition ('ready:' and its name), or one
--- worker ('wake:' and its id). An element is only a hint, and a claim that leaves a task wakes the
--- next worker, so a few elements are enough.
+-- Wakes workers that block in `BLPOP` on the list of a partition ('wake:partition:' and its name),
+-- or one worker ('wake:worker:' and its id). An element is only a hint, and a claim that leaves a
+-- task wakes the next worker, so a few elements are enough.
 local MAX_WAKEUPS = 4
 local function wake(list, n)
   for _ = 1, math.min(n or 1, MAX_WAKEUPS - call('LLEN', PREFIX .. list)) do
@@ -230,56 +230,56 @@ end
 -- Every waiting worker checks at least this often, in microseconds, and learns then what becomes
 -- due before its next check. Only earlier due times need a wake-up.
 local CHECK_INTERVAL_US = 2100000
-local function delay(tid, part, due)
-  call('ZADD', DELAYED, due, tid .. ' ' .. part)
-  if due - now_us < CHECK_INTERVAL_US and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. part then wake('ready:' .. part) end
+local function delay(tid, partition, due)
+  call('ZADD', DELAYED, due, tid .. ' ' .. partition)
+  if due - now_us < CHECK_INTERVAL_US and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. partition then wake('wake:partition:' .. partition) end
 end
 
 -- Adds new partitions and wakes all workers, because they wait only on the partitions that they
 -- know.
-local function add_partitions(parts)
-  local _, made = call_many('SADD', PARTS, parts)
+local function add_partitions(partitions)
+  local _, made = call_many('SADD', PARTITIONS, partitions)
   if made == 0 then return end
   for _, worker in ipairs(call('HKEYS', WORKERS)) do
-    wake('wake:' .. worker)
+    wake('wake:worker:' .. worker)
   end
 end
 
 -- Stores tasks. A task is its partition and its stored spec, and if it has any of these: unique
 -- key, due time ('' for now, microseconds from now, or '@' and the microsecond), the same in
 -- nanoseconds, expiry as `expires_in` reads it, and batch. Returns the ids; '=' and the id of the
--- holder for a task whose unique key is taken. With `own`, a due task is not made ready, and its id
--- is returned too.
-local function submit(tasks, own)
-  local new, tids, taken, parts, ready = {}, {}, {}, {}, {}
+-- holder for a task whose unique key is taken. With `is_ephemeral`, a due task is not made ready,
+-- and its id is returned too.
+local function submit(tasks, is_ephemeral)
+  local new, tids, taken, partitions, ready_counts = {}, {}, {}, {}, {}
   for i, task in ipairs(tasks) do
-    local part, key = task[1], task[3] or ''
-    local holder = key ~= '' and (taken[key] or call('HGET', UNIQUES, key))
+    local partition, key = task[1], task[3] or ''
+    local holder = key ~= '' and (taken[key] or call('HGET', UNIQUE_KEYS, key))
     if holder then
       -- The key belongs to an earlier task of this call.
       tids[i] = holder
     else
       new[#new + 1] = i
       if key ~= '' then taken[key] = i end
-      if not ready[part] then
-        ready[part] = 0
-        parts[#parts + 1] = part
+      if not ready_counts[partition] then
+        ready_counts[partition] = 0
+        partitions[#partitions + 1] = partition
       end
     end
   end
   if #new > 0 then
-    add_partitions(parts)
+    add_partitions(partitions)
     local s, c = take_ids(#new)
     for n, i in ipairs(new) do
       tids[i] = digits(id_after(s, c, n - 1))
     end
-    call('XADD', BORN, stream_id(s, c), 'n', int(#new))
+    call('XADD', CREATED, stream_id(s, c), 'n', int(#new))
     notify('log')
   end
-  local specs, records, keys, line, expiring, batches, due_now = {}, {}, {}, {}, {}, {}, nil
+  local specs, records, keys, ready_members, expiries, batches, due_now = {}, {}, {}, {}, {}, {}, nil
   for n, i in ipairs(new) do
     local tid = tids[i]
-    local part, spec, key, due, due_ns, lifetime, batch = unpack(tasks[i])
+    local partition, spec, key, due, due_ns, lifetime, batch = unpack(tasks[i])
     specs[2 * n - 1], specs[2 * n] = tid, spec
     local run_at = nil
     if lifetime then
@@ -293,8 +293,8 @@ local function submit(tasks, own)
       end
       local expires = expires_in(lifetime)
       if expires then
-        expiring[#expiring + 1] = expires
-        expiring[#expiring + 1] = tid
+        expiries[#expiries + 1] = expires
+        expiries[#expiries + 1] = tid
       end
       if string.sub(due, 1, 1) == '@' then
         run_at = tonumber(string.sub(due, 2))
@@ -306,27 +306,27 @@ local function submit(tasks, own)
     if run_at and run_at > now_us then
       local _, ttl = head(spec)
       records[#records + 1] = tid
-      records[#records + 1] = record({ 'd', 0, 0, 0, part, '-', '-', '-', 0, due_ns, ttl, key })
-      delay(tid, part, int(run_at))
+      records[#records + 1] = record({ 'd', 0, 0, 0, partition, '-', '-', '-', 0, due_ns, ttl, key })
+      delay(tid, partition, int(run_at))
       count('d', 1)
-    elseif own then
+    elseif is_ephemeral then
       due_now = tid
     else
-      line[#line + 1] = '0'
-      line[#line + 1] = part .. ' ' .. tid
-      ready[part] = ready[part] + 1
+      ready_members[#ready_members + 1] = '0'
+      ready_members[#ready_members + 1] = partition .. ' ' .. tid
+      ready_counts[partition] = ready_counts[partition] + 1
     end
   end
-  call_many('HSET', SPEC, specs)
-  call_many('HSET', TASK, records)
-  call_many('HSET', UNIQUES, keys)
-  call_many('ZADD', LINE, line)
+  call_many('HSET', SPECS, specs)
+  call_many('HSET', RECORDS, records)
+  call_many('HSET', UNIQUE_KEYS, keys)
+  call_many('ZADD', READY, ready_members)
   call_many('ZADD', BATCHES, batches)
-  store_expiries(expiring)
-  for part, n in pairs(ready) do
+  store_expiries(expiries)
+  for partition, n in pairs(ready_counts) do
     if n > 0 then
-      add_ready(part, n)
-      wake('ready:' .. part, n)
+      add_ready(partition, n)
+      wake('wake:partition:' .. partition, n)
     end
   end
   if #new < #tasks then
@@ -344,7 +344,7 @@ end
 -- Removes a task from its batch, whose name only the spec holds. Decoding specs is slow, and most
 -- have no batch.
 local function leave_batch(tid)
-  local spec = call('HGET', SPEC, tid)
+  local spec = call('HGET', SPECS, tid)
   if not spec or not string.find(spec, '"batch":"', 1, true) then return end
   local ok, decoded = pcall(cjson.decode, string.match(spec, '\n(.*)$'))
   if ok and decoded.batch then call('ZREM', BATCHES, decoded.batch .. ' ' .. tid) end
@@ -355,35 +355,35 @@ end
 -- not expired before is extended by the silence.
 local MIN_SILENCE = 2000
 local function extend_leases(silence)
-  local last = tonumber(call('HGET', META, 'beat') or now_ms)
+  local last = tonumber(call('HGET', META, 'last_heartbeat') or now_ms)
   if now_ms - last < silence then return end
-  local workers = call('ZRANGEBYSCORE', LEASE, int(last), '+inf', 'WITHSCORES')
+  local workers = call('ZRANGEBYSCORE', LEASES, int(last), '+inf', 'WITHSCORES')
   for i = 1, #workers, 2 do
-    call('ZADD', LEASE, int(tonumber(workers[i + 1]) + now_ms - last), workers[i])
+    call('ZADD', LEASES, int(tonumber(workers[i + 1]) + now_ms - last), workers[i])
   end
-  call('HSET', META, 'beat', int(now_ms))
+  call('HSET', META, 'last_heartbeat', int(now_ms))
 end
 
 -- Whether the lease of a worker that has just called holds.
 local function has_lease(worker)
-  local lease = call('ZSCORE', LEASE, worker)
+  local lease = call('ZSCORE', LEASES, worker)
   if lease and tonumber(lease) < now_ms then
     extend_leases(MIN_SILENCE)
-    lease = call('ZSCORE', LEASE, worker)
+    lease = call('ZSCORE', LEASES, worker)
   end
   return lease and tonumber(lease) >= now_ms
 end
 
 local function renew_lease(worker, ttl_ms)
-  call('ZADD', LEASE, int(now_ms + ttl_ms), worker)
-  call('HSET', META, 'beat', int(now_ms))
+  call('ZADD', LEASES, int(now_ms + ttl_ms), worker)
+  call('HSET', META, 'last_heartbeat', int(now_ms))
 end
 
 local function remove_worker(worker)
   call('HDEL', WORKERS, worker)
-  call('HDEL', BEATS, worker)
-  call('ZREM', LEASE, worker)
-  call('DEL', PREFIX .. 'wake:' .. worker, PREFIX .. 'worker:' .. worker)
+  call('HDEL', HEARTBEATS, worker)
+  call('ZREM', LEASES, worker)
+  call('DEL', PREFIX .. 'wake:worker:' .. worker, PREFIX .. 'worker:' .. worker)
 end
 
 -- Registers an ephemeral worker, which has no task record.
@@ -391,20 +391,20 @@ local function register_ephemeral(info, ttl_ms)
   local tid = digits(take_ids(1))
   call('HSET', WORKERS, tid, info)
   renew_lease(tid, ttl_ms)
-  call('SADD', OWN, tid)
+  call('SADD', EPHEMERAL_WORKERS, tid)
   return tid
 end
 
 -- Removes an ephemeral worker. Others stay.
 local function remove_ephemeral(owner)
-  if call('SREM', OWN, owner) == 1 then remove_worker(owner) end
+  if call('SREM', EPHEMERAL_WORKERS, owner) == 1 then remove_worker(owner) end
 end
 
 -- Appends to the output of an attempt ("task:attempt:stream") as much as there is room for. The
 -- first truncation is an event; a field in OUTPUT marks that it is logged, because a stream of
 -- exactly `cap` bytes is as long as a truncated one.
 local function append_output(field, bytes, cap)
-  local key = PREFIX .. 'out:' .. field
+  local key = PREFIX .. 'live_output:' .. field
   local room = tonumber(cap) - call('STRLEN', key)
   if room > 0 then call('APPEND', key, string.sub(bytes, 1, room)) end
   if #bytes > room and call('HSETNX', OUTPUT, field .. ':cut', '') == 1 then
@@ -419,7 +419,7 @@ end
 -- second.
 local function answer(reply, remembered)
   for what, by in pairs(counts) do
-    if by ~= 0 then call('HINCRBY', COUNT, what, int(by)) end
+    if by ~= 0 then call('HINCRBY', COUNTERS, what, int(by)) end
   end
   for topic in pairs(topics) do
     call('PUBLISH', PREFIX .. 'notify:' .. topic, '')

@@ -15,24 +15,24 @@ end
 -- key.
 local OF_RECORD = '^(%S) (%S+) (%S+ %S+) (%S+) (%S+) %S+ %S+ (%S+) %S+ (%S+) (.*)$'
 local finished_at = int(now_us)
-local records = call_many('HMGET', TASK, tids)
+local records = call_many('HMGET', RECORDS, tids)
 -- Check all before anything is written: on an error the caller completes each alone.
 for i = 1, n do
   if records[i] and not string.match(records[i], OF_RECORD) then error('RADDLE a record cannot be read: ' .. records[i]) end
 end
 local reply, done, gone, owned, expiry, kept, keys = {}, {}, {}, {}, {}, {}, {}
 local began, ended, order = {}, {}, {}
-local any_words = call('ZCARD', WORDS) > 0
+local any_commands = call('ZCARD', COMMANDS) > 0
 local seen = {}
 local running, k = 0, 0
 for i = 1, n do
   local a = FIRST + 1 + (i - 1) * EACH
   local tid, attempt = tids[i], ARGV[a + 1]
-  local place, latest, counters, part, owner, flags, ttl, key
+  local status, latest, counters, partition, owner, flags, ttl, key
   if records[i] and not seen[tid] then
-    place, latest, counters, part, owner, flags, ttl, key = string.match(records[i], OF_RECORD)
+    status, latest, counters, partition, owner, flags, ttl, key = string.match(records[i], OF_RECORD)
   end
-  local is_latest = latest == attempt and owner == ARGV[a + 2] and (place == 's' or place == 'x') and part ~= '-'
+  local is_latest = latest == attempt and owner == ARGV[a + 2] and (status == 's' or status == 'x') and partition ~= '-'
   if is_latest and has_flag(flags, CHAINS) then
     seen[tid] = true
     reply[i] = 'chained'
@@ -43,7 +43,7 @@ for i = 1, n do
       order[#order + 1] = owner
     end
     local attempt_key = tid .. ':' .. attempt
-    if place == 's' then
+    if status == 's' then
       table.insert(began[owner], attempt_key)
     else
       running = running + 1
@@ -64,8 +64,8 @@ for i = 1, n do
     gone[k], owned[k] = tid, owner .. ':' .. tid
     expiry[2 * k - 1], expiry[2 * k] = int(now_ms + tonumber(ttl)), tid
     if key ~= '' then keys[#keys + 1] = key end
-    if any_words then
-      call('ZREMRANGEBYLEX', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
+    if any_commands then
+      call('ZREMRANGEBYLEX', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
     end
     reply[i] = 'done'
   else
@@ -73,12 +73,12 @@ for i = 1, n do
     reply[i] = 'stale'
   end
 end
-call_many('HSET', DONE, done)
+call_many('HSET', FINISHED, done)
 call_many('HSET', OUTPUT, kept)
-call_many('HDEL', TASK, gone)
+call_many('HDEL', RECORDS, gone)
 call_many('ZREM', OWNED, owned)
-call_many('ZADD', EXPIRY, expiry)
-call_many('HDEL', UNIQUES, keys)
+call_many('ZADD', RETENTION, expiry)
+call_many('HDEL', UNIQUE_KEYS, keys)
 count('2', -running)
 count('3', k)
 for i = 1, #order do

@@ -8,12 +8,12 @@ local tids, states = {}, {}
 for i, member in ipairs(members) do
   tids[i] = string.sub(member, #name + 2)
 end
-local done, records = call_many('HMGET', DONE, tids), call_many('HMGET', TASK, tids)
+local done, records = call_many('HMGET', FINISHED, tids), call_many('HMGET', RECORDS, tids)
 for i = 1, #tids do
   local state = done[i] and string.match(done[i], '^%d+')
   if not state then
-    local place = records[i] and string.sub(records[i], 1, 1)
-    state = place == 's' and SPAWNING or place == 'x' and RUNNING or '0'
+    local status = records[i] and string.sub(records[i], 1, 1)
+    state = status == 's' and SPAWNING or status == 'x' and RUNNING or '0'
   end
   states[state] = (states[state] or 0) + 1
 end

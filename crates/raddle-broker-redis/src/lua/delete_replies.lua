@@ -3,8 +3,8 @@
 write_without_memory()
 local from, EVERY = ARGV[FIRST], 60
 if from == '0' then
-  if sec - tonumber(call('HGET', META, 'forgot') or 0) < EVERY then return '0' end
-  call('HSET', META, 'forgot', time[1])
+  if sec - tonumber(call('HGET', META, 'replies_deleted_at') or 0) < EVERY then return '0' end
+  call('HSET', META, 'replies_deleted_at', time[1])
 end
 local found = call('HSCAN', META, from, 'COUNT', '100')
 local old = {}

@@ -1,2 +1,2 @@
 -- Returns the workers whose lease has expired. ARGV: takeover margin.
-return call('ZRANGEBYSCORE', LEASE, '-inf', '(' .. int(now_ms - tonumber(ARGV[FIRST])))
+return call('ZRANGEBYSCORE', LEASES, '-inf', '(' .. int(now_ms - tonumber(ARGV[FIRST])))

@@ -6,7 +6,7 @@ local tids = {}
 for i = 1, n do
   tids[i] = ARGV[FIRST + (i - 1) * 4]
 end
-local records = call_many('HMGET', TASK, tids)
+local records = call_many('HMGET', RECORDS, tids)
 local changed, began, order, seen = {}, {}, {}, {}
 for i = 1, n do
   local a = FIRST + (i - 1) * 4
@@ -25,7 +25,7 @@ for i = 1, n do
     count('2', 1)
   end
 end
-call_many('HSET', TASK, changed)
+call_many('HSET', RECORDS, changed)
 for i = 1, #order do
   event(RUNNING, order[i], table.concat(began[order[i]], ' '), #began[order[i]])
 end

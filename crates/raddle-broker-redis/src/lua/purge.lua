@@ -2,47 +2,47 @@
 -- maximum, and the names of tasks if given.
 write_without_memory()
 local function gone(tid)
-  return call('HEXISTS', SPEC, tid) == 0
+  return call('HEXISTS', SPECS, tid) == 0
 end
 local expired = {}
 if #ARGV > FIRST then
   for i = FIRST + 1, #ARGV do
-    if call('HEXISTS', DONE, ARGV[i]) == 1 then expired[#expired + 1] = ARGV[i] end
+    if call('HEXISTS', FINISHED, ARGV[i]) == 1 then expired[#expired + 1] = ARGV[i] end
   end
 else
-  expired = call('ZRANGEBYSCORE', EXPIRY, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
+  expired = call('ZRANGEBYSCORE', RETENTION, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
 end
 if #expired == 0 then return answer(0) end
 for _, tid in ipairs(expired) do
   leave_batch(tid)
-  local done = call('HGET', DONE, tid)
+  local done = call('HGET', FINISHED, tid)
   local state, attempts, service = string.match(done, '^(%d+) %S+ %S+ (%d+) %S+ %S+ %S+ (%d)')
   if service == '0' then count(state, -1) end
-  call('HDEL', SPEC, tid)
-  call('HDEL', DONE, tid)
-  call('ZREM', EXPIRY, tid)
-  call('SREM', DEAD, tid)
-  call('ZREM', EXPIRING, tid)
+  call('HDEL', SPECS, tid)
+  call('HDEL', FINISHED, tid)
+  call('ZREM', RETENTION, tid)
+  call('SREM', DEAD_LETTERS, tid)
+  call('ZREM', EXPIRIES, tid)
   call('DEL', PREFIX .. 'progress:' .. tid)
   for attempt = 1, tonumber(attempts) do
     for stream = 0, 1 do
       local field = tid .. ':' .. attempt .. ':' .. stream
       call('HDEL', OUTPUT, field, field .. ':cut')
-      call('DEL', PREFIX .. 'out:' .. field)
+      call('DEL', PREFIX .. 'live_output:' .. field)
     end
   end
-  call('ZREMRANGEBYLEX', PORTS, '[' .. tid .. '.', '(' .. tid .. '/')
-  call('ZREMRANGEBYLEX', WORDS, '[' .. tid .. ':', '(' .. tid .. ';')
+  call('ZREMRANGEBYLEX', TASK_MESSAGES, '[' .. tid .. '.', '(' .. tid .. '/')
+  call('ZREMRANGEBYLEX', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
 end
 -- Trim the index of tasks and the log to the oldest remaining task. Workers do not count: one that
 -- lives for a year must not keep the log of a year.
 local function is_worker(tid)
-  local record = call('HGET', TASK, tid)
+  local record = call('HGET', RECORDS, tid)
   return record and is_service(fields(record))
 end
 local from, oldest = '-', nil
 repeat
-  local entries = call('XRANGE', BORN, from, '+', 'COUNT', 100)
+  local entries = call('XRANGE', CREATED, from, '+', 'COUNT', 100)
   for i = 1, #entries do
     local id, n = entries[i][1], tonumber(entries[i][2][2])
     local s, c = string.match(id, '^(%d+)-(%d+)$')
@@ -55,7 +55,7 @@ repeat
       end
     end
     if not left then
-      call('XDEL', BORN, id)
+      call('XDEL', CREATED, id)
     elseif not is_worker(left) then
       oldest = id
       break

@@ -19,6 +19,6 @@ local function count_members(key, pattern)
     reply[#reply + 1] = int(counts[order[i]])
   end
 end
-count_members(WORDS, '^(%d+):')
-count_members(PORTS, '^(%d+%.[a-z_]+):')
+count_members(COMMANDS, '^(%d+):')
+count_members(TASK_MESSAGES, '^(%d+%.[a-z_]+):')
 return reply

@@ -5,7 +5,7 @@ local worker = ARGV[FIRST]
 local alive = has_lease(worker)
 if alive then
   renew_lease(worker, tonumber(ARGV[FIRST + 1]))
-  call('HSET', BEATS, worker, ARGV[FIRST + 2])
+  call('HSET', HEARTBEATS, worker, ARGV[FIRST + 2])
 end
-local gone = call('ZCOUNT', LEASE, '-inf', '(' .. int(now_ms - tonumber(ARGV[FIRST + 3])))
-return { alive and 'alive' or 'late', gone }
+local gone = call('ZCOUNT', LEASES, '-inf', '(' .. int(now_ms - tonumber(ARGV[FIRST + 3])))
+return { alive and 'alive' or 'expired', gone }

@@ -1,27 +1,27 @@
--- Stores tasks. ARGV: packed tasks; then '', or 'again', the resubmitted task and 'dead' if it must
--- be a dead letter, or 'own' and info and lease of the ephemeral worker that claims the only task.
--- Returns the ids, and for 'own' the worker, its task and the fencing token; false if the
--- resubmitted task is no dead letter.
+-- Stores tasks. ARGV: packed tasks; then '', or 'resubmit', the resubmitted task and 'dead' if it
+-- must be a dead letter, or 'ephemeral' and info and lease of the ephemeral worker that claims the
+-- only task. Returns the ids, and for 'ephemeral' the worker, its task and the fencing token; false
+-- if the resubmitted task is no dead letter.
 local tasks, mode = cmsgpack.unpack(ARGV[FIRST]), ARGV[FIRST + 1]
-local old = mode == 'again' and ARGV[FIRST + 2]
-if old and ARGV[FIRST + 3] == 'dead' and call('SISMEMBER', DEAD, old) == 0 then return answer(false) end
-local tids, due_now = submit(tasks, mode == 'own')
+local old = mode == 'resubmit' and ARGV[FIRST + 2]
+if old and ARGV[FIRST + 3] == 'dead' and call('SISMEMBER', DEAD_LETTERS, old) == 0 then return answer(false) end
+local tids, due_now = submit(tasks, mode == 'ephemeral')
 local is_new = string.sub(tids[1], 1, 1) ~= '='
 if old and is_new then
   -- The old task is no longer a dead letter.
-  call('SREM', DEAD, old)
+  call('SREM', DEAD_LETTERS, old)
   leave_batch(old)
-  local done = call('HGET', DONE, old)
+  local done = call('HGET', FINISHED, old)
   if done then
     local state, rest = string.match(done, '^(%d+) %d (.*)$')
-    call('HSET', DONE, old, state .. ' 0 ' .. rest)
+    call('HSET', FINISHED, old, state .. ' 0 ' .. rest)
   end
 end
 local worker, token = '', ''
-if mode == 'own' and is_new then
+if mode == 'ephemeral' and is_new then
   worker = register_ephemeral(ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]))
   if due_now then
-    call('HSET', TASK, due_now, initial_record(tasks[1][2], worker))
+    call('HSET', RECORDS, due_now, initial_record(tasks[1][2], worker))
     call('ZADD', OWNED, '0', worker .. ':' .. due_now)
     token = digits(event(SPAWNING, worker, due_now .. ':1', 1))
   end

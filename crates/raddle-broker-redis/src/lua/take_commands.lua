@@ -4,16 +4,16 @@
 write_without_memory()
 local reply = {}
 for i = FIRST, #ARGV, 3 do
-  local word, flag, ignored = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
-  if call('ZREM', WORDS, word) == 1 then
-    reply[#reply + 1] = word
-    local tid = string.match(word, '^%d+')
-    local rec = (flag > 0 or ignored ~= '') and call('HGET', TASK, tid)
+  local message, flag, ignored = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]
+  if call('ZREM', COMMANDS, message) == 1 then
+    reply[#reply + 1] = message
+    local tid = string.match(message, '^%d+')
+    local rec = (flag > 0 or ignored ~= '') and call('HGET', RECORDS, tid)
     local f = rec and fields(rec)
     if ignored ~= '' then event(CONTROL_IGNORED, '', tid .. ':' .. (f and f[2] or '0'), 1, ignored) end
     if f and flag > 0 then
       f[9] = int(bit.bor(tonumber(f[9]), flag))
-      call('HSET', TASK, tid, record(f))
+      call('HSET', RECORDS, tid, record(f))
     end
   end
 end

@@ -65,7 +65,7 @@ impl Redis {
 
     /// Lists batches: each lookup skips all members of the batch before.
     async fn count_batches(&self, summary: &mut Summary) -> Result<()> {
-        let key = self.core.keys.of("batches");
+        let key = self.core.keys.named("batches");
         let mut from = "-".to_owned();
         loop {
             let mut range = redis::cmd("ZRANGEBYLEX");
@@ -96,7 +96,7 @@ impl Redis {
     async fn count_kinds(&self, summary: &mut Summary, now: i64) -> Result<()> {
         let mut from = "-".to_owned();
         loop {
-            let line = self.in_line(&from).await?;
+            let line = self.ready_tasks(&from).await?;
             let tids = line
                 .iter()
                 .filter_map(|entry| entry.rsplit(' ').next()?.parse().ok());
@@ -120,13 +120,13 @@ impl Redis {
         pipe.atomic()
             .cmd("TIME")
             .cmd("HGETALL")
-            .arg(keys.of("count"));
+            .arg(keys.named("counters"));
         pipe.cmd("SCARD")
-            .arg(keys.of("dead"))
+            .arg(keys.named("dead_letters"))
             .cmd("ZCARD")
-            .arg(keys.of("owned"));
-        for field in ["reclaims", "stale"] {
-            pipe.cmd("HGET").arg(keys.of("meta")).arg(field);
+            .arg(keys.named("owned"));
+        for field in ["reclaims", "stale_writes"] {
+            pipe.cmd("HGET").arg(keys.named("meta")).arg(field);
         }
         type Counts = (Time, Vec<(String, i64)>, u64, u64, Option<u64>, Option<u64>);
         let (time, counts, dead, owned, reclaims, stale): Counts = self.link().query(&pipe).await?;
@@ -142,7 +142,7 @@ impl Redis {
             match what.as_str() {
                 _ if tasks == 0 => {}
                 "d" => summary.delayed = tasks,
-                "h" => summary.paused = tasks,
+                "p" => summary.paused = tasks,
                 queue if queue.starts_with('|') => {
                     _ = summary.ready.insert(queue[1..].to_owned(), tasks)
                 }
@@ -171,10 +171,10 @@ impl Redis {
     }
 
     /// The next tasks that can be claimed: partition and id.
-    async fn in_line(&self, from: &str) -> Result<Vec<String>> {
+    async fn ready_tasks(&self, from: &str) -> Result<Vec<String>> {
         let mut range = redis::cmd("ZRANGEBYLEX");
         range
-            .arg(self.core.keys.of("line"))
+            .arg(self.core.keys.named("ready"))
             .arg(from)
             .arg("+")
             .arg("LIMIT")
@@ -188,7 +188,7 @@ impl Redis {
     async fn overdue(&self, now: i64) -> Result<Vec<Claimable>> {
         let mut range = redis::cmd("ZRANGEBYSCORE");
         range
-            .arg(self.core.keys.of("delayed"))
+            .arg(self.core.keys.named("delayed"))
             .arg("-inf")
             .arg(now)
             .arg("WITHSCORES");
@@ -207,7 +207,7 @@ impl Redis {
             return Ok(());
         }
         let mut get = redis::cmd("HMGET");
-        get.arg(self.core.keys.of("spec"));
+        get.arg(self.core.keys.named("specs"));
         for (tid, _) in &tasks {
             get.arg(tid.to_string());
         }

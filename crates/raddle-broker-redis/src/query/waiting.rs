@@ -28,28 +28,31 @@ impl Redis {
     async fn count_waiting(&self, request: &WaitingRequest) -> Result<(u64, Option<Duration>)> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
-        pipe.cmd("TIME").cmd("SMEMBERS").arg(keys.of("parts"));
-        let (time, parts): (Time, Vec<String>) = self.link().query(&pipe).await?;
+        pipe.cmd("TIME")
+            .cmd("SMEMBERS")
+            .arg(keys.named("partitions"));
+        let (time, partitions): (Time, Vec<String>) = self.link().query(&pipe).await?;
         let now = micros(time);
-        let fitting = |part: &str| {
-            let is_early = |part: &Partition| {
+        let fitting = |partition: &str| {
+            let is_early = |partition: &Partition| {
                 request
                     .before
-                    .is_none_or(|(priority, _)| part.priority >= priority)
+                    .is_none_or(|(priority, _)| partition.priority >= priority)
             };
-            let fits = |part: &Partition| {
-                request.queues.contains(&part.queue) && part.needs.is_subset(&request.caps)
+            let fits = |partition: &Partition| {
+                request.queues.contains(&partition.queue)
+                    && partition.needs.is_subset(&request.caps)
             };
-            Partition::parse(part).filter(is_early).filter(fits)
+            Partition::parse(partition).filter(is_early).filter(fits)
         };
         // Among tasks of the same priority only the older ones are claimed first.
-        let last = |part: &Partition| {
+        let last = |partition: &Partition| {
             request
                 .before
-                .and_then(|(priority, tid)| (part.priority == priority).then_some(tid))
+                .and_then(|(priority, tid)| (partition.priority == priority).then_some(tid))
         };
         let mut pipe = redis::pipe();
-        let delayed = keys.of("delayed");
+        let delayed = keys.named("delayed");
         pipe.cmd("ZRANGEBYSCORE")
             .arg(delayed)
             .arg("-inf")
@@ -63,12 +66,12 @@ impl Redis {
             .arg("+inf")
             .arg("WITHSCORES");
         pipe.arg("LIMIT").arg(0).arg(1);
-        for part in parts.iter().filter_map(|part| fitting(part)) {
-            let name = &part.name;
-            let end =
-                last(&part).map_or_else(|| format!("({name}!"), |tid| format!("({name} {tid}"));
+        for partition in partitions.iter().filter_map(|partition| fitting(partition)) {
+            let name = &partition.name;
+            let end = last(&partition)
+                .map_or_else(|| format!("({name}!"), |tid| format!("({name} {tid}"));
             pipe.cmd("ZLEXCOUNT")
-                .arg(keys.of("line"))
+                .arg(keys.named("ready"))
                 .arg(format!("[{name} "))
                 .arg(end);
         }
@@ -83,7 +86,7 @@ impl Redis {
                 .get(..19)
                 .and_then(|tid| tid.parse::<Tid>().ok())
                 .zip(member.get(20..).and_then(fitting));
-            overdue.is_some_and(|(tid, part)| last(&part).is_none_or(|last| tid < last))
+            overdue.is_some_and(|(tid, partition)| last(&partition).is_none_or(|last| tid < last))
         };
         let overdue = overdue.iter().filter(counts).count() as u64;
         let again_in = due

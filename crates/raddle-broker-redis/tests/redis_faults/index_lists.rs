@@ -31,7 +31,7 @@ async fn a_worker_without_a_lease_passes_its_wake_up_on() {
     broker.submit(vec![task("one")]).await.unwrap();
     assert_eq!(broker.claim(request(worker, 1)).await.unwrap().len(), 1);
     broker.submit(vec![task("two")]).await.unwrap();
-    let ready = "raddle:{x}:ready:5|default|";
+    let ready = "raddle:{x}:wake:partition:5|default|";
     server.command(&["DEL", ready]);
     server.command(&["ZADD", "raddle:{x}:lease", "1", &worker.to_string()]);
     assert!(matches!(

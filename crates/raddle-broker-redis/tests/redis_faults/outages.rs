@@ -221,10 +221,10 @@ async fn trims_the_log_while_a_worker_is_registered() {
     }
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert_eq!(broker.purge().await.unwrap(), 20);
-    assert_eq!((length("born"), length("log")), (1, 0));
+    assert_eq!((length("created"), length("log")), (1, 0));
     broker.submit(vec![task("kept")]).await.unwrap();
     broker.purge().await.unwrap();
-    assert_eq!(length("born"), 2);
+    assert_eq!(length("created"), 2);
 }
 
 /// A waiting worker is woken over a new connection.
@@ -416,7 +416,7 @@ async fn forgets_replies_that_cannot_be_requested_again() {
     ]);
     broker.submit(vec![task("one")]).await.unwrap();
     // As if a minute had passed since the broker was opened.
-    server.command(&["HDEL", "raddle:{x}:meta", "forgot"]);
+    server.command(&["HDEL", "raddle:{x}:meta", "replies_deleted_at"]);
     broker.purge().await.unwrap();
     assert!((0..1_000).all(|n| !is_kept(&old(n))));
     assert!(
@@ -639,7 +639,7 @@ async fn resolves_a_short_id_quickly_with_an_old_first_task() {
     let old = 1_000_000_000_000_000_000u64;
     server.command(&[
         "XADD",
-        "raddle:{x}:born",
+        "raddle:{x}:created",
         &format!("{}-{}", old >> 12, old & 4095),
         "n",
         "1",

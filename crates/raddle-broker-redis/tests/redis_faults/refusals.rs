@@ -113,7 +113,11 @@ async fn reports_a_foreign_key_in_place_of_a_wake_up_list() {
     let server = Server::start();
     let broker = open(&server.url("x")).await.unwrap();
     let worker = broker.register(info(), SOON).await.unwrap();
-    server.command(&["SET", &format!("raddle:{{x}}:wake:{worker}"), "theirs"]);
+    server.command(&[
+        "SET",
+        &format!("raddle:{{x}}:wake:worker:{worker}"),
+        "theirs",
+    ]);
     let error = broker.claim(request(worker, 1)).await.unwrap_err();
     assert!(matches!(error, Error::Taken { .. }), "{error}");
 }
@@ -297,10 +301,10 @@ async fn refuses_a_namespace_of_another_program() {
             .ends_with("theirs")
     );
     let broker = open(&server.url("y")).await.unwrap();
-    server.command(&["SET", "raddle:{y}:ready:5|default|", "theirs"]);
+    server.command(&["SET", "raddle:{y}:wake:partition:5|default|", "theirs"]);
     let error = broker.submit(vec![task("one")]).await.unwrap_err();
     assert!(matches!(error, Error::Taken { .. }), "{error}");
-    server.command(&["DEL", "raddle:{y}:ready:5|default|"]);
+    server.command(&["DEL", "raddle:{y}:wake:partition:5|default|"]);
 }
 
 /// Data of another layout is neither read nor changed.
@@ -310,7 +314,7 @@ async fn refuses_a_namespace_in_another_layout() {
     let broker = open(&server.url("x")).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
     let meta = "raddle:{x}:meta";
-    assert!(server.command(&["HGET", meta, "layout"]).ends_with('2'));
+    assert!(server.command(&["HGET", meta, "layout"]).ends_with('3'));
     // The second time as after a restart of the server.
     for run in ["", "another"] {
         if !run.is_empty() {
@@ -326,14 +330,14 @@ async fn refuses_a_namespace_in_another_layout() {
             error.to_string().contains("layout 1") && error.to_string().contains("?namespace="),
             "{error}"
         );
-        server.command(&["HSET", meta, "layout", "3"]);
+        server.command(&["HSET", meta, "layout", "4"]);
         let error = open_error(&server.url("x")).await.to_string();
         assert!(
-            error.contains("layout 3") && error.contains("upgrade"),
+            error.contains("layout 4") && error.contains("upgrade"),
             "{error}"
         );
     }
-    server.command(&["HSET", meta, "layout", "2"]);
+    server.command(&["HSET", meta, "layout", "3"]);
     let tasks = open(&server.url("x"))
         .await
         .unwrap()

@@ -50,7 +50,7 @@ fn batch_states(db: &Connection, batch: &str) -> Result<Summary, TxError> {
     let mut states = db.prepare_cached(
         "SELECT active.state, count(*) FROM batches CROSS JOIN active ON active.tid = batches.tid WHERE batch = ?1 GROUP BY 1
          UNION ALL
-         SELECT done.state, count(*) FROM batches CROSS JOIN done ON done.tid = batches.tid WHERE batch = ?1 GROUP BY 1",
+         SELECT finished.state, count(*) FROM batches CROSS JOIN finished ON finished.tid = batches.tid WHERE batch = ?1 GROUP BY 1",
     )?;
     for row in states.query_map([batch], |row| {
         Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64))
@@ -81,8 +81,8 @@ fn counts(
     };
     let mut summary = Summary {
         delayed: count("SELECT count(*) FROM delayed")?,
-        paused: count("SELECT count(*) FROM held")?,
-        dead: count("SELECT count(*) FROM done WHERE dead = 1")?,
+        paused: count("SELECT count(*) FROM paused")?,
+        dead: count("SELECT count(*) FROM finished WHERE dead_letter = 1")?,
         reclaims: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'reclaims'")?,
         stale_writes: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'stale_writes'")?,
         messages: if messages {
@@ -93,7 +93,7 @@ fn counts(
         ..Summary::default()
     };
     let mut ready = db.prepare_cached(
-        "SELECT parts.queue, sum((SELECT count(*) FROM ready WHERE part = parts.id)) FROM parts GROUP BY parts.queue",
+        "SELECT partitions.queue, sum((SELECT count(*) FROM ready WHERE partition_id = partitions.id)) FROM partitions GROUP BY partitions.queue",
     )?;
     for row in ready.query_map([], |row| {
         Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64))
@@ -106,7 +106,7 @@ fn counts(
     summary.sum_created();
     let mut states = db.prepare_cached(
         "SELECT state, count(*) FROM active WHERE tid != owner GROUP BY state UNION ALL
-         SELECT state, count(*) FROM done WHERE ?1 AND tid NOT IN (SELECT tid FROM tasks WHERE service = 1) GROUP BY state",
+         SELECT state, count(*) FROM finished WHERE ?1 AND tid NOT IN (SELECT tid FROM tasks WHERE service = 1) GROUP BY state",
     )?;
     for row in states.query_map([finished], |row| {
         Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64))
@@ -133,12 +133,12 @@ fn portion(
 ) -> Result<(Summary, Option<ScanPosition>), TxError> {
     let (mut seen, mut last) = (0, from);
     match from {
-        ScanPosition::Ready(part, rank, tid) => {
+        ScanPosition::Ready(partition_id, rank, tid) => {
             let mut query = db.prepare_cached(
-                "SELECT ready.part, ready.rank, ready.tid, spec FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
-                 WHERE (ready.part, ready.rank, ready.tid) > (?1, ?2, ?3) ORDER BY ready.part, ready.rank, ready.tid LIMIT ?4",
+                "SELECT ready.partition_id, ready.rank, ready.tid, spec FROM ready CROSS JOIN tasks ON tasks.tid = ready.tid
+                 WHERE (ready.partition_id, ready.rank, ready.tid) > (?1, ?2, ?3) ORDER BY ready.partition_id, ready.rank, ready.tid LIMIT ?4",
             )?;
-            let mut rows = query.query(params![part, rank, tid, PORTION as i64])?;
+            let mut rows = query.query(params![partition_id, rank, tid, PORTION as i64])?;
             while let Some(row) = rows.next()? {
                 let tid: Tid = tid_at(row, 2)?;
                 summary.count_kind(tid, row.get_ref(3)?.as_str().unwrap_or_default(), None);

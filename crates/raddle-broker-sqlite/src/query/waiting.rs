@@ -20,23 +20,24 @@ pub(crate) fn waiting(
         .map_or((i64::MAX, i64::MAX), |(priority, tid)| {
             (rank(priority), tid.as_i64())
         });
-    let mut parts = db.prepare_cached("SELECT id, queue, needs FROM parts")?;
+    let mut partitions = db.prepare_cached("SELECT id, queue, needs FROM partitions")?;
     let mut ready = db.prepare_cached(
-        "SELECT count(*) FROM (SELECT 1 FROM ready WHERE part = ?1 AND (rank, tid) < (?2, ?3) LIMIT ?4)",
+        "SELECT count(*) FROM (SELECT 1 FROM ready WHERE partition_id = ?1 AND (rank, tid) < (?2, ?3) LIMIT ?4)",
     )?;
     let mut due = db.prepare_cached(
         "SELECT count(*) FROM delayed CROSS JOIN tasks ON tasks.tid = delayed.tid
-         WHERE tasks.part = ?1 AND (tasks.rank, tasks.tid) < (?2, ?3) AND run_at <= ?4",
+         WHERE tasks.partition_id = ?1 AND (tasks.rank, tasks.tid) < (?2, ?3) AND run_at <= ?4",
     )?;
     let is_any_due: bool = db
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM delayed WHERE run_at <= ?1)")?
         .query_row([now], |row| row.get(0))?;
     let mut waiting = 0;
-    let mut rows = parts.query([])?;
+    let mut rows = partitions.query([])?;
     while let Some(row) = rows.next()?
         && waiting < u64::from(request.max)
     {
-        let (part, queue, needs): (i64, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let (partition_id, queue, needs): (i64, String, String) =
+            (row.get(0)?, row.get(1)?, row.get(2)?);
         let fits = request.queues.contains(&queue)
             && needs
                 .parse::<CapSet>()
@@ -45,12 +46,13 @@ pub(crate) fn waiting(
         if !fits {
             continue;
         }
-        waiting += ready.query_row(params![part, rank, tid, request.max], |row| {
+        waiting += ready.query_row(params![partition_id, rank, tid, request.max], |row| {
             row.get::<_, i64>(0)
         })? as u64;
         if is_any_due {
-            waiting +=
-                due.query_row(params![part, rank, tid, now], |row| row.get::<_, i64>(0))? as u64;
+            waiting += due.query_row(params![partition_id, rank, tid, now], |row| {
+                row.get::<_, i64>(0)
+            })? as u64;
         }
     }
     let next: Option<i64> = db

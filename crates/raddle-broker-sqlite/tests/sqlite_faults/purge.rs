@@ -78,7 +78,7 @@ fn meta_value(path: &Path, key: &str) -> i64 {
 /// The time of the next expiry.
 fn next_expiry(path: &Path) -> i64 {
     let db = rusqlite::Connection::open(path).unwrap();
-    db.query_row("SELECT min(expires_at) FROM done", [], |row| row.get(0))
+    db.query_row("SELECT min(expires_at) FROM finished", [], |row| row.get(0))
         .unwrap()
 }
 
@@ -97,7 +97,7 @@ async fn purge_does_not_scan_before_the_next_expiry() {
     let owner = worker(&broker, TTL).await;
     run(&broker, owner, spec("kept"), 3).await;
     // A scan would find all of them.
-    execute_sql(&path, "UPDATE done SET expires_at = 1");
+    execute_sql(&path, "UPDATE finished SET expires_at = 1");
     assert_eq!(broker.purge().await.unwrap(), 0);
     // A record that expires sooner than all others is found, and the others with it.
     run(
@@ -175,7 +175,7 @@ fn insert_kept_records(path: &Path, records: u32) {
         path,
         &format!(
             "WITH RECURSIVE n (tid) AS (SELECT 1700000000000000000 UNION ALL SELECT tid + 1 FROM n LIMIT {records})
-             INSERT INTO done (tid, state, dead, finished_at, expires_at, attempt, failures, losses, ended_at, peak_rss, user_us,
+             INSERT INTO finished (tid, state, dead_letter, finished_at, expires_at, attempt, failures, losses, ended_at, peak_rss, user_us,
                                system_us, stdout_bytes, stderr_bytes)
              SELECT tid, 4, 0, 1, {max}, 1, 0, 0, 1, 0, 0, 0, 0, 0 FROM n",
             max = i64::MAX
