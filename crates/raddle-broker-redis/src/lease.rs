@@ -87,7 +87,7 @@ impl RedisLeaseRenewer {
             .build()
             .map_err(no_thread)?;
         thread::Builder::new()
-            .name("heart".into())
+            .name("lease-renewal".into())
             .spawn(move || {
                 while let Ok((heartbeat, reply)) = asked.recv() {
                     let _ = reply.send(runtime.block_on(renew(&link, worker, ttl, heartbeat)));

@@ -47,7 +47,7 @@ impl DelayLine {
         };
         let (micros, has_ended) = (Arc::clone(&line.micros), Arc::clone(&line.has_ended));
         thread::Builder::new()
-            .name("cable".into())
+            .name("delay".into())
             .spawn(move || carry(&from, &to, &micros, &has_ended))
             .expect("a thread");
         line

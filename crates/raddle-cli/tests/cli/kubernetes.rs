@@ -206,7 +206,7 @@ fn counts_the_tasks_of_pods() {
         ("worker_task_total{status=\"retried\"}", 1.0),
         ("worker_task_total{status=\"lost\"}", 0.0),
         ("raddle_task_wait_seconds_count", 5.0),
-        ("raddle_tasks_in_hand", 0.0),
+        ("raddle_tasks_in_flight", 0.0),
     ] {
         assert_eq!(metrics.get(series), Some(count), "{series}");
     }

@@ -260,7 +260,7 @@ fn a_spawner_keeps_counters_of_exited_workers() {
         ("worker_runtime_seconds_count", 10.0),
         ("raddle_task_run_seconds_count", 10.0),
         ("raddle_task_wait_seconds_count", 10.0),
-        ("raddle_tasks_in_hand", 0.0),
+        ("raddle_tasks_in_flight", 0.0),
         ("raddle_spawner_backing_off", 0.0),
     ] {
         metrics.shows(series, count);
@@ -303,7 +303,7 @@ fn a_spawner_keeps_counters_of_exited_workers() {
     metrics.shows(&exits("error"), 1.0);
     metrics.shows("worker_task_total{status=\"lost\"}", 1.0);
     metrics.shows("worker_task_total{status=\"completed\"}", 10.0);
-    metrics.shows("raddle_tasks_in_hand", 0.0);
+    metrics.shows("raddle_tasks_in_flight", 0.0);
     spawner.stop().ok();
 }
 

@@ -117,7 +117,7 @@ impl Metrics {
         );
         let active = counters.active() as f64;
         page.gauge(
-            "raddle_tasks_in_hand",
+            "raddle_tasks_in_flight",
             "Tasks that are claimed and have not ended.",
             active,
         );

@@ -127,7 +127,7 @@ async fn does_not_call_a_worker_of_another_name() {
         );
         // The server receives an alert, and no call.
         target.wait_until_refused(&["bad_certificate"], 1).await;
-        assert_eq!(target.metric("raddle_pool_calls_taken_total").await, 0);
+        assert_eq!(target.metric("raddle_pool_calls_accepted_total").await, 0);
         target.assert_healthy_and_stop().await;
     })
     .await;

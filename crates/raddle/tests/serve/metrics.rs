@@ -84,8 +84,8 @@ async fn metrics_include_calls_of_replaced_workers() {
             ("raddle_pool_workers", 2),
             ("raddle_pool_workers_serving", 2),
             ("raddle_pool_worker_losses_total", 0),
-            ("raddle_pool_braking", 0),
-            ("raddle_pool_calls_taken_total", 16),
+            ("raddle_pool_backing_off", 0),
+            ("raddle_pool_calls_accepted_total", 16),
             ("raddle_pool_refused_total{reason=\"not_allowed\"}", 0),
         ] {
             assert_eq!(
@@ -118,7 +118,7 @@ async fn metrics_include_calls_of_replaced_workers() {
         let metrics_text = metrics();
         assert_valid_metrics(&metrics_text);
         assert_eq!(
-            metric(&metrics_text, "raddle_pool_calls_taken_total"),
+            metric(&metrics_text, "raddle_pool_calls_accepted_total"),
             Some(16),
             "{metrics_text}"
         );

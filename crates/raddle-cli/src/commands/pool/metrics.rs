@@ -33,7 +33,7 @@ fn render(now: ServiceStatus, counts: &CallCounts) -> String {
         now.serving as f64,
     );
     page.gauge(
-        "raddle_pool_braking",
+        "raddle_pool_backing_off",
         "Whether starts are delayed because workers exit right after their start.",
         f64::from(u8::from(now.is_backing_off)),
     );
@@ -41,12 +41,12 @@ fn render(now: ServiceStatus, counts: &CallCounts) -> String {
     page.count("raddle_pool_worker_losses_total", losses, now.losses);
     page.gauge(
         "raddle_pool_calls_in_flight",
-        "Calls that have been taken and have not ended.",
+        "Calls that have been accepted and have not ended.",
         counts.in_flight as f64,
     );
     page.count(
-        "raddle_pool_calls_taken_total",
-        "Calls that were taken.",
+        "raddle_pool_calls_accepted_total",
+        "Calls that were accepted.",
         counts.taken,
     );
     let refused = REASONS.map(|reason| (reason, counts.refused_for(reason)));
