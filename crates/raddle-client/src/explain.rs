@@ -334,8 +334,8 @@ impl WaitReason {
             .partition(|worker| worker.info.launches());
         let busy = taking.iter().all(|worker| worker.load >= 1.0);
         if busy && !spawners.is_empty() {
-            let brakes = |worker: &&WorkerEntry| worker.status == WorkerStatus::Braking;
-            return match spawners.iter().all(brakes) && taking.is_empty() {
+            let backs_off = |worker: &&WorkerEntry| worker.status == WorkerStatus::BackingOff;
+            return match spawners.iter().all(backs_off) && taking.is_empty() {
                 true => Self::NotLaunched {
                     spawners: spawners.iter().map(|spawner| spawner.tid).collect(),
                 },
@@ -734,7 +734,7 @@ mod tests {
                 statuses: vec![Paused]
             }
         );
-        let stuck = spawner(WorkerStatus::Braking);
+        let stuck = spawner(WorkerStatus::BackingOff);
         let not_launched = WaitReason::NotLaunched {
             spawners: vec![stuck.tid],
         };

@@ -30,13 +30,13 @@ pub fn show_group(page: &mut MetricsPage, snapshot: &GroupSnapshot) {
         }
     }
     let help = "Processes that die as soon as they are started, and are held back.";
-    let mut braking = page.family(
+    let mut backing_off = page.family(
         "raddle_group_processes_backing_off",
         MetricKind::Gauge,
         help,
     );
     for (process, census) in &snapshot.groups {
-        braking.sample(&[("process", process)], census.backing_off as f64);
+        backing_off.sample(&[("process", process)], census.backing_off as f64);
     }
     page.count(
         "raddle_group_launch_total",

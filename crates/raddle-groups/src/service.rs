@@ -522,7 +522,7 @@ impl GroupService {
     fn status(&self) -> &'static str {
         match self.core.asked() {
             0 if self.paused => "paused",
-            0 if self.group_counts().any(|census| census.backing_off > 0) => "braking",
+            0 if self.group_counts().any(|census| census.backing_off > 0) => "backing_off",
             0 if self.is_up() => "listening",
             0 => "starting",
             1 => "draining",
@@ -565,7 +565,7 @@ impl GroupService {
         stats.spawned.store(self.started, Ordering::Relaxed);
         stats.set_status(match status {
             "paused" => WorkerStatus::Paused,
-            "braking" => WorkerStatus::Braking,
+            "backing_off" => WorkerStatus::BackingOff,
             "draining" | "stopping" => WorkerStatus::Draining,
             _ => WorkerStatus::Active,
         });

@@ -100,7 +100,7 @@ pub enum WorkerStatus {
     /// Finishes its tasks and claims no more.
     Draining = 2,
     /// Would launch workers, but these fail to start at present.
-    Braking = 3,
+    BackingOff = 3,
 }
 
 impl WorkerEntry {
@@ -222,10 +222,10 @@ impl WorkerStatus {
             .unwrap_or_default()
     }
 
-    /// Returns whether tasks may be routed to the worker. A braking spawner qualifies: it tries
-    /// again, and the tasks are meant to run where its workers run.
+    /// Returns whether tasks may be routed to the worker. A spawner that backs off
+    /// qualifies: it tries again, and the tasks are meant to run where its workers run.
     pub fn takes(self) -> bool {
-        matches!(self, Self::Active | Self::Braking)
+        matches!(self, Self::Active | Self::BackingOff)
     }
 }
 
@@ -234,7 +234,7 @@ names! {
         Active => "active",
         Paused => "paused",
         Draining => "draining",
-        Braking => "braking",
+        BackingOff => "backing_off",
     }
 }
 

@@ -534,7 +534,9 @@ impl SpawnerService {
     pub(super) fn status(&self) -> &'static str {
         match self.stage() {
             StopStage::Running if self.paused => "paused",
-            StopStage::Running if self.core.held_until(GROUP, self.now()).is_some() => "braking",
+            StopStage::Running if self.core.held_until(GROUP, self.now()).is_some() => {
+                "backing_off"
+            }
             StopStage::Running if self.workers.census(0).busy > 0 => "busy",
             StopStage::Running => "listening",
             StopStage::Draining => "draining",
@@ -564,7 +566,7 @@ impl SpawnerService {
         stats.busy.store(census.busy, Ordering::Relaxed);
         stats.set_status(match self.stage() {
             StopStage::Running if self.paused => WorkerStatus::Paused,
-            StopStage::Running if is_backing_off => WorkerStatus::Braking,
+            StopStage::Running if is_backing_off => WorkerStatus::BackingOff,
             StopStage::Running => WorkerStatus::Active,
             _ => WorkerStatus::Draining,
         });

@@ -133,7 +133,7 @@ fn shortfall(view: &GroupWorkerView, wanted: usize) -> String {
         WorkerStatus::Draining => {
             format!("its manager {tid} is stopping: start it again with 'raddle up'")
         }
-        WorkerStatus::Braking => {
+        WorkerStatus::BackingOff => {
             format!(
                 "processes of its manager {tid} exit right after their start: see the log of 'raddle up'"
             )

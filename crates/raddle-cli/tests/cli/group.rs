@@ -606,7 +606,7 @@ fn backs_off_and_reports_a_crash_loop_without_affecting_others() {
             .as_array()
             .unwrap()
             .iter()
-            .any(|entry| entry["status"] == "braking")
+            .any(|entry| entry["status"] == "backing_off")
     });
     let (before, began) = (lines(&world, "tries").len(), Instant::now());
     std::thread::sleep(Duration::from_secs(2));

@@ -409,7 +409,7 @@ fn backs_off_for_workers_that_die_when_they_are_ready() {
             .unwrap()
             .to_owned()
     };
-    wait_until("others see it", || status() == "braking");
+    wait_until("others see it", || status() == "backing_off");
     // One that does its task shows that it is over.
     let tid = world.submit(&["--", "true"]);
     world.raddle(["wait", &tid]).ok();

@@ -73,7 +73,7 @@ fn status_names_match_json() {
         WorkerStatus::Active,
         WorkerStatus::Paused,
         WorkerStatus::Draining,
-        WorkerStatus::Braking,
+        WorkerStatus::BackingOff,
     ] {
         assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
     }
@@ -85,7 +85,7 @@ fn status_numbers_round_trip() {
         WorkerStatus::Active,
         WorkerStatus::Paused,
         WorkerStatus::Draining,
-        WorkerStatus::Braking,
+        WorkerStatus::BackingOff,
     ] {
         assert_eq!(WorkerStatus::from_u8(status as u8), status);
     }
