@@ -328,7 +328,7 @@ fn fill_done(
         reason: e.to_string(),
     };
     let mut query = db.prepare_cached(
-        "SELECT attempt, failures, losses, state, dead, owner, finished_at, exit, started_at, ended_at, peak_rss, user_us,
+        "SELECT attempt, failures, losses, state, dead_letter, owner, finished_at, exit, started_at, ended_at, peak_rss, user_us,
                 system_us, stdout_bytes, stderr_bytes, value
          FROM finished WHERE tid = ?1",
     )?;

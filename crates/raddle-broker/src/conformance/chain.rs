@@ -58,7 +58,7 @@ async fn children_names(broker: &Handle, parent: Tid) -> Result<Vec<String>> {
 }
 
 /// In order, ready to be claimed, and below the task that chained them.
-pub async fn what_was_chained_follows_success(store: &dyn Fixture) -> Result<()> {
+pub async fn submits_chained_tasks_after_success(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let attempt_id = running(broker, spec("parent")).await?;
     assert_eq!(chain(broker, attempt_id, &["a", "b"]).await?, 2);
@@ -91,7 +91,7 @@ pub async fn what_was_chained_follows_success(store: &dyn Fixture) -> Result<()>
 }
 
 /// Not in any count, list, line or log, and no id is spent on them.
-pub async fn what_is_chained_is_nowhere_before(store: &dyn Fixture) -> Result<()> {
+pub async fn hides_chained_tasks_before_the_end(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let attempt_id = running(broker, spec("parent")).await?;
     let all = SummaryDetail {
@@ -231,7 +231,7 @@ pub async fn only_the_attempt_that_succeeds_is_followed(store: &dyn Fixture) -> 
 }
 
 /// A worker that dies, one that leaves, and a pause that outlives its attempt.
-pub async fn what_a_worker_leaves_behind_is_not_followed(store: &dyn Fixture) -> Result<()> {
+pub async fn drops_chained_tasks_of_a_lost_worker(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("parent")).await?;
@@ -302,7 +302,7 @@ pub async fn a_late_attempt_chains_nothing(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Nothing is refused in the name of a task that is not there, and workers are followed by nobody.
-pub async fn nobody_else_chains(store: &dyn Fixture) -> Result<()> {
+pub async fn refuses_to_chain_without_a_current_attempt(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
     let outcome = chain(
@@ -422,7 +422,7 @@ pub async fn a_thousand_follow_at_once(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Delay, time, priority, queue and needs hold from then on.
-pub async fn what_their_specs_say_holds(store: &dyn Fixture) -> Result<()> {
+pub async fn honours_the_specs_of_chained_tasks(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let attempt_id = running(broker, spec("parent")).await?;
     let soon = jiff::Timestamp::now() + Duration::from_secs(3600);
@@ -561,7 +561,7 @@ pub async fn one_that_has_waited_for_too_long_expires(store: &dyn Fixture) -> Re
 }
 
 /// As with any other submission.
-pub async fn they_wake_who_waits(store: &dyn Fixture) -> Result<()> {
+pub async fn chained_tasks_wake_waiting_workers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let attempt_id = running(broker, spec("parent")).await?;
     let owner = other.register(info("waiting"), TTL).await?;
@@ -744,7 +744,7 @@ pub async fn a_batch_ends_with_and_without(store: &dyn Fixture) -> Result<()> {
 }
 
 /// A worker that does not know whether it was heard says it again.
-pub async fn what_a_worker_says_twice_is_chained_once(store: &dyn Fixture) -> Result<()> {
+pub async fn chains_a_repeated_call_once(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let attempt_id = running(broker, spec("parent")).await?;
     let say = |offset: u64, names: &[&str]| {
@@ -773,7 +773,7 @@ pub async fn what_a_worker_says_twice_is_chained_once(store: &dyn Fixture) -> Re
 }
 
 /// Several processes of one attempt at once.
-pub async fn chaining_from_many_hands_loses_none(store: &dyn Fixture) -> Result<()> {
+pub async fn concurrent_chaining_loses_no_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let attempt_id = running(broker, spec("parent")).await?;
     let mut hands = tokio::task::JoinSet::new();
@@ -806,7 +806,7 @@ pub async fn chaining_from_many_hands_loses_none(store: &dyn Fixture) -> Result<
 }
 
 /// A chain call and the end of its attempt: either it came in time, or it is offset that it did not.
-pub async fn what_races_with_the_end_is_told_apart(store: &dyn Fixture) -> Result<()> {
+pub async fn reports_whether_a_racing_chain_call_succeeded(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     for _ in 0..20 {
         let attempt_id = running(broker, spec("parent")).await?;
@@ -827,7 +827,7 @@ pub async fn what_races_with_the_end_is_told_apart(store: &dyn Fixture) -> Resul
 }
 
 /// Also one that runs where it was submitted, and whose worker leaves with it.
-pub async fn a_task_of_ones_own_is_followed(store: &dyn Fixture) -> Result<()> {
+pub async fn chains_from_a_task_claimed_with_its_submission(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let task = NewTask::new(TaskSpec {
         on_stop: ReservedPolicy::Requeue,

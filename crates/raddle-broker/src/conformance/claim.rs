@@ -189,7 +189,7 @@ pub async fn a_batch_may_lose_tasks_from_its_middle(store: &dyn Fixture) -> Resu
 }
 
 /// A worker gets nothing from queues it does not serve.
-pub async fn only_queues_that_are_served(store: &dyn Fixture) -> Result<()> {
+pub async fn claims_only_from_served_queues(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     submit(
@@ -210,7 +210,7 @@ pub async fn only_queues_that_are_served(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Requires must be a subset of what is offered.
-pub async fn needs_must_be_offered(store: &dyn Fixture) -> Result<()> {
+pub async fn claims_only_tasks_whose_needs_are_offered(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     submit(
@@ -240,7 +240,7 @@ pub async fn needs_must_be_offered(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Those behind it are given as if it were not there, and it stays where it is.
-pub async fn a_task_that_nobody_can_take_delays_none(store: &dyn Fixture) -> Result<()> {
+pub async fn a_task_without_a_fitting_worker_delays_no_other(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let stuck = TaskSpec {
@@ -266,7 +266,7 @@ pub async fn a_task_that_nobody_can_take_delays_none(store: &dyn Fixture) -> Res
 }
 
 /// However many stand in front.
-pub async fn order_holds_behind_many_that_nobody_can_take(store: &dyn Fixture) -> Result<()> {
+pub async fn order_holds_behind_many_tasks_without_a_fitting_worker(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let needing = |name: &str, requires: &str| TaskSpec {
@@ -516,7 +516,7 @@ pub async fn a_task_that_becomes_due_keeps_its_place(store: &dyn Fixture) -> Res
 }
 
 /// Neither strangers nor tasks that are no workers.
-pub async fn who_is_not_registered_gets_nothing(store: &dyn Fixture) -> Result<()> {
+pub async fn an_unregistered_worker_claims_nothing(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let task = submit(broker, spec("task")).await?;
     let refused = claim(broker, task, 1).await;
@@ -536,7 +536,7 @@ pub async fn who_is_not_registered_gets_nothing(store: &dyn Fixture) -> Result<(
 }
 
 /// Its runners have given up; what it claimed now nobody would run.
-pub async fn whose_lease_has_run_out_gets_nothing(store: &dyn Fixture) -> Result<()> {
+pub async fn a_worker_with_an_expired_lease_claims_nothing(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let task = submit(broker, spec("task")).await?;

@@ -466,7 +466,7 @@ pub async fn a_finish_of_an_unknown_task_is_stale(store: &dyn Fixture) -> Result
 }
 
 /// Each with its own.
-pub async fn verdicts_come_in_the_order_of_the_batch(store: &dyn Fixture) -> Result<()> {
+pub async fn outcomes_keep_the_order_of_the_batch(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     submit_all(
@@ -514,7 +514,7 @@ pub async fn verdicts_come_in_the_order_of_the_batch(store: &dyn Fixture) -> Res
 }
 
 /// Nobody would ever read them.
-pub async fn words_left_over_go_with_the_task(store: &dyn Fixture) -> Result<()> {
+pub async fn unread_commands_are_deleted_with_the_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (tid, attempt_id) = running(broker, spec("task")).await?;
     broker

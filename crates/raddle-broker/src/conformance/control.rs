@@ -17,7 +17,7 @@ async fn tell(
 }
 
 /// Nobody runs it, so the broker obeys.
-pub async fn stop_cancels_what_waits(store: &dyn Fixture) -> Result<()> {
+pub async fn stop_cancels_a_waiting_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let ready = submit(broker, spec("ready")).await?;
@@ -60,7 +60,7 @@ pub async fn stop_cancels_what_waits(store: &dyn Fixture) -> Result<()> {
 }
 
 /// It waits already.
-pub async fn stop_leaves_what_is_to_be_requeued(store: &dyn Fixture) -> Result<()> {
+pub async fn stop_keeps_a_waiting_task_with_on_stop_requeue(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let by_spec = submit(
@@ -89,7 +89,7 @@ pub async fn stop_leaves_what_is_to_be_requeued(store: &dyn Fixture) -> Result<(
 }
 
 /// Whatever the spec says.
-pub async fn kill_ends_what_waits(store: &dyn Fixture) -> Result<()> {
+pub async fn kill_ends_a_waiting_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = submit(
         broker,
@@ -238,7 +238,7 @@ pub async fn pausing_twice_is_pausing_once(store: &dyn Fixture) -> Result<()> {
 }
 
 /// There is no such task.
-pub async fn words_to_nobody_are_refused(store: &dyn Fixture) -> Result<()> {
+pub async fn refuses_commands_to_an_unknown_task(store: &dyn Fixture) -> Result<()> {
     let nobody =
         raddle_model::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
     let refused = tell(store.broker(), nobody, ControlCommand::Ping).await;
@@ -250,7 +250,7 @@ pub async fn words_to_nobody_are_refused(store: &dyn Fixture) -> Result<()> {
 }
 
 /// With the state that it ended in.
-pub async fn words_to_the_finished_are_refused(store: &dyn Fixture) -> Result<()> {
+pub async fn refuses_commands_to_a_finished_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = submit(broker, spec("task")).await?;
     tell(broker, tid, ControlCommand::Kill).await?;
@@ -264,7 +264,7 @@ pub async fn words_to_the_finished_are_refused(store: &dyn Fixture) -> Result<()
 }
 
 /// As they were written, in order, and once.
-pub async fn words_to_an_attempt_reach_its_worker_alone(store: &dyn Fixture) -> Result<()> {
+pub async fn commands_to_an_attempt_reach_only_its_worker(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let (owner, bystander) = (worker(broker).await?, worker(broker).await?);
     let tid = submit(broker, spec("task")).await?;
@@ -303,7 +303,7 @@ pub async fn words_to_an_attempt_reach_its_worker_alone(store: &dyn Fixture) -> 
 }
 
 /// What did not reach the attempt is meant for the task.
-pub async fn words_left_over_hold_for_a_released_task(store: &dyn Fixture) -> Result<()> {
+pub async fn unread_commands_apply_to_a_released_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -328,7 +328,7 @@ pub async fn words_left_over_hold_for_a_released_task(store: &dyn Fixture) -> Re
 }
 
 /// Also when another attempt was to follow.
-pub async fn words_left_over_hold_for_a_retried_task(store: &dyn Fixture) -> Result<()> {
+pub async fn unread_commands_apply_to_a_retried_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, retrying(5, HumanDuration::secs(60))).await?;
@@ -348,7 +348,7 @@ pub async fn words_left_over_hold_for_a_retried_task(store: &dyn Fixture) -> Res
 }
 
 /// It does not stand in the way of the next.
-pub async fn what_is_no_word_is_logged_and_skipped(store: &dyn Fixture) -> Result<()> {
+pub async fn logs_and_skips_malformed_commands(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;

@@ -57,7 +57,7 @@ async fn sweep(broker: &Handle) -> Result<u64> {
 }
 
 /// Whether anybody else has looked at it or not.
-pub async fn what_waited_too_long_is_not_given_out(store: &dyn Fixture) -> Result<()> {
+pub async fn does_not_hand_out_expired_tasks(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, short_lived("task")).await?;
@@ -69,7 +69,7 @@ pub async fn what_waited_too_long_is_not_given_out(store: &dyn Fixture) -> Resul
 }
 
 /// By whoever waits for it.
-pub async fn what_waited_too_long_is_ended_though_nobody_asks(store: &dyn Fixture) -> Result<()> {
+pub async fn expires_tasks_without_a_claim(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (tid, other) = (
         submit(broker, short_lived("task")).await?,
@@ -104,7 +104,7 @@ pub async fn a_time_is_as_good_as_a_lifetime(store: &dyn Fixture) -> Result<()> 
 }
 
 /// Wherever it waits.
-pub async fn what_is_held_or_delayed_expires_as_well(store: &dyn Fixture) -> Result<()> {
+pub async fn paused_and_delayed_tasks_expire(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let delayed = TaskSpec {
         delay: Some(HumanDuration(LIFETIME / 2)),
@@ -131,7 +131,7 @@ pub async fn what_is_held_or_delayed_expires_as_well(store: &dyn Fixture) -> Res
 }
 
 /// A lifetime is for waiting.
-pub async fn what_was_taken_in_time_does_not_expire(store: &dyn Fixture) -> Result<()> {
+pub async fn a_task_claimed_in_time_does_not_expire(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(
@@ -154,7 +154,7 @@ pub async fn what_was_taken_in_time_does_not_expire(store: &dyn Fixture) -> Resu
 }
 
 /// It has been run, which is what it was to be.
-pub async fn what_has_failed_in_time_may_be_tried_again_later(store: &dyn Fixture) -> Result<()> {
+pub async fn a_failure_in_time_is_retried_after_the_expiry(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(
@@ -181,7 +181,7 @@ pub async fn what_has_failed_in_time_may_be_tried_again_later(store: &dyn Fixtur
 }
 
 /// Though somebody had it when its time came.
-pub async fn what_was_given_back_unrun_expires(store: &dyn Fixture) -> Result<()> {
+pub async fn a_task_released_unrun_expires(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(

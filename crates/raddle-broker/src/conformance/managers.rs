@@ -205,7 +205,7 @@ pub async fn requests_find_their_manager(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Whoever watches the results is woken by them; and what is sent to the managers of a type reaches them alone.
-pub async fn results_are_watched_and_managers_told(store: &dyn Fixture) -> Result<()> {
+pub async fn watches_results_and_commands_managers(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unix = manager(broker, "unix", "grep").await?;
     manager(broker, "ai", "ask").await?;

@@ -39,7 +39,7 @@ pub async fn messages_are_taken_in_order(store: &dyn Fixture) -> Result<()> {
 }
 
 /// However often.
-pub async fn looking_takes_nothing(store: &dyn Fixture) -> Result<()> {
+pub async fn peeking_takes_nothing(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("jobs"));
     broker
         .put(queue.clone(), vec!["a".into(), "b".into()])
@@ -60,7 +60,7 @@ pub async fn looking_takes_nothing(store: &dyn Fixture) -> Result<()> {
 }
 
 /// An id need not be there any more.
-pub async fn looking_goes_on_after_an_id(store: &dyn Fixture) -> Result<()> {
+pub async fn peeking_continues_after_an_id(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("jobs"));
     let ids = broker
         .put(queue.clone(), vec!["a".into(), "b".into(), "c".into()])

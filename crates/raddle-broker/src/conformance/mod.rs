@@ -123,11 +123,11 @@ macro_rules! conformance {
     (@all $how:tt $make:ident) => {
         $crate::conformance! { @cases $how $make;
             submit {
-                what_was_given_is_stored
+                stores_tasks_as_given
                 a_batch_keeps_its_order
                 one_invalid_task_refuses_the_whole_batch
                 an_empty_batch_is_nothing
-                services_are_not_submitted
+                refuses_to_submit_a_service
                 a_spec_too_large_to_store_is_refused
                 a_unique_key_gives_the_unfinished_task
                 a_unique_key_counts_within_a_batch
@@ -136,14 +136,14 @@ macro_rules! conformance {
                 ids_increase_over_tasks_messages_and_events
             }
             submit_and_claim {
-                a_task_of_ones_own_is_claimed_at_once
-                nobody_else_can_claim_it_in_between
-                a_key_that_is_taken_registers_nobody
+                claims_a_task_with_its_submission
+                no_other_worker_claims_it_in_between
+                a_taken_key_registers_no_worker
                 a_time_that_has_not_come_claims_nothing
                 an_invalid_task_leaves_nothing
                 its_worker_leaves_with_it
                 a_worker_for_one_task_leaves_with_the_one_it_claims
-                what_its_worker_leaves_behind_is_taken_back
+                reclaims_the_task_of_its_lost_worker
             }
             batches {
                 tasks_of_a_batch_are_counted_and_listed
@@ -153,28 +153,28 @@ macro_rules! conformance {
                 a_batch_is_gone_with_the_last_of_its_records
             }
             chain {
-                what_was_chained_follows_success
-                what_is_chained_is_nowhere_before
+                submits_chained_tasks_after_success
+                hides_chained_tasks_before_the_end
                 they_are_as_old_as_the_end
                 any_other_end_leaves_nothing
                 only_the_attempt_that_succeeds_is_followed
-                what_a_worker_leaves_behind_is_not_followed
+                drops_chained_tasks_of_a_lost_worker
                 a_late_attempt_chains_nothing
-                nobody_else_chains
+                refuses_to_chain_without_a_current_attempt
                 one_invalid_task_refuses_all_of_its_call
                 an_attempt_chains_so_much_and_no_more
                 a_thousand_follow_at_once
-                what_their_specs_say_holds
+                honours_the_specs_of_chained_tasks
                 a_delayed_one_is_given_when_it_is_due
                 one_that_has_waited_for_too_long_expires
-                they_wake_who_waits
+                chained_tasks_wake_waiting_workers
                 a_key_that_is_taken_then_is_respected
                 a_task_may_follow_itself
                 a_batch_ends_with_and_without
-                what_a_worker_says_twice_is_chained_once
-                chaining_from_many_hands_loses_none
-                what_races_with_the_end_is_told_apart
-                a_task_of_ones_own_is_followed
+                chains_a_repeated_call_once
+                concurrent_chaining_loses_no_task
+                reports_whether_a_racing_chain_call_succeeded
+                chains_from_a_task_claimed_with_its_submission
             }
             claim {
                 nothing_to_claim_takes_the_whole_wait
@@ -183,31 +183,31 @@ macro_rules! conformance {
                 order_holds_over_partitions
                 several_are_taken_at_once
                 a_batch_may_lose_tasks_from_its_middle
-                only_queues_that_are_served
-                needs_must_be_offered
-                a_task_that_nobody_can_take_delays_none
-                order_holds_behind_many_that_nobody_can_take
+                claims_only_from_served_queues
+                claims_only_tasks_whose_needs_are_offered
+                a_task_without_a_fitting_worker_delays_no_other
+                order_holds_behind_many_tasks_without_a_fitting_worker
                 a_target_implies_needs
                 one_task_can_be_asked_for
                 one_task_that_is_not_ready_is_not_given
                 a_delayed_task_is_given_when_it_is_due
                 a_time_in_the_past_is_now
                 a_task_that_becomes_due_keeps_its_place
-                who_is_not_registered_gets_nothing
-                whose_lease_has_run_out_gets_nothing
+                an_unregistered_worker_claims_nothing
+                a_worker_with_an_expired_lease_claims_nothing
                 a_claim_that_is_given_up_loses_nothing
                 a_wait_without_end_is_taken
                 started_is_noted_once
                 started_by_a_late_attempt_is_passed_over
             }
             expiry {
-                what_waited_too_long_is_not_given_out
-                what_waited_too_long_is_ended_though_nobody_asks
+                does_not_hand_out_expired_tasks
+                expires_tasks_without_a_claim
                 a_time_is_as_good_as_a_lifetime
-                what_is_held_or_delayed_expires_as_well
-                what_was_taken_in_time_does_not_expire
-                what_has_failed_in_time_may_be_tried_again_later
-                what_was_given_back_unrun_expires
+                paused_and_delayed_tasks_expire
+                a_task_claimed_in_time_does_not_expire
+                a_failure_in_time_is_retried_after_the_expiry
+                a_task_released_unrun_expires
                 one_that_has_expired_is_not_claimed_by_its_submitter
                 those_behind_the_expired_are_given_out
                 a_key_is_free_once_its_task_has_expired
@@ -233,8 +233,8 @@ macro_rules! conformance {
                 a_finish_of_an_unknown_task_is_stale
                 a_write_of_another_worker_is_refused
                 fencing_tokens_grow
-                verdicts_come_in_the_order_of_the_batch
-                words_left_over_go_with_the_task
+                outcomes_keep_the_order_of_the_batch
+                unread_commands_are_deleted_with_the_task
                 a_terminal_state_is_final
             }
             release {
@@ -243,48 +243,48 @@ macro_rules! conformance {
                 a_late_release_is_stale
             }
             reclaim {
-                what_had_not_begun_goes_back_uncharged
-                what_had_begun_counts_as_lost
+                requeues_unstarted_tasks_of_a_lost_worker_uncharged
+                counts_started_tasks_of_a_lost_worker_as_lost
                 a_task_that_kills_its_workers_is_dead_lettered
                 a_task_that_never_gets_to_begin_is_not_believed_for_ever
                 the_worker_itself_has_failed
                 a_long_task_on_a_live_worker_is_never_taken
                 a_late_finish_is_refused_counted_and_logged
-                a_late_beat_has_expired
-                a_beat_takes_back_from_others
-                each_task_is_taken_back_once
-                words_to_a_lost_attempt_hold_for_the_task
-                words_that_a_lost_worker_has_heard_hold_for_the_task
+                a_late_renewal_reports_an_expired_lease
+                a_renewal_reclaims_from_lost_workers
+                reclaims_each_task_once
+                commands_to_a_lost_attempt_apply_to_the_task
+                commands_received_by_a_lost_worker_apply_to_the_task
             }
             registry {
                 a_worker_is_a_task
-                an_entry_says_what_the_worker_said
-                a_beat_shows_in_the_entry
+                a_registry_entry_shows_the_worker_info
+                a_heartbeat_shows_in_the_registry_entry
                 a_worker_that_leaves_has_completed
                 a_worker_that_leaves_badly_has_failed
-                what_a_leaving_worker_had_goes_back_uncharged
+                requeues_tasks_of_a_leaving_worker_uncharged
                 leaving_twice_is_leaving_once
                 a_worker_without_a_lease_is_not_shown
-                a_heart_beats_on_a_plain_thread
-                words_reach_a_worker
-                what_a_worker_says_to_callers_is_kept
+                renews_leases_on_a_plain_thread
+                commands_reach_a_worker
+                stores_what_a_worker_announces_to_callers
                 a_worker_that_takes_calls_is_gone_with_its_lease
                 a_worker_that_takes_calls_takes_no_tasks
             }
             control {
-                stop_cancels_what_waits
-                stop_leaves_what_is_to_be_requeued
-                kill_ends_what_waits
+                stop_cancels_a_waiting_task
+                stop_keeps_a_waiting_task_with_on_stop_requeue
+                kill_ends_a_waiting_task
                 pause_holds_and_resume_lets_go
                 a_paused_task_keeps_its_time
                 ping_and_status_are_answered
                 pausing_twice_is_pausing_once
-                words_to_nobody_are_refused
-                words_to_the_finished_are_refused
-                words_to_an_attempt_reach_its_worker_alone
-                words_left_over_hold_for_a_released_task
-                words_left_over_hold_for_a_retried_task
-                what_is_no_word_is_logged_and_skipped
+                refuses_commands_to_an_unknown_task
+                refuses_commands_to_a_finished_task
+                commands_to_an_attempt_reach_only_its_worker
+                unread_commands_apply_to_a_released_task
+                unread_commands_apply_to_a_retried_task
+                logs_and_skips_malformed_commands
                 an_ignored_message_to_an_attempt_is_an_event
                 an_attempt_that_stands_still_shows_as_paused
                 a_pause_outlives_its_attempt
@@ -292,8 +292,8 @@ macro_rules! conformance {
             }
             messages {
                 messages_are_taken_in_order
-                looking_takes_nothing
-                looking_goes_on_after_an_id
+                peeking_takes_nothing
+                peeking_continues_after_an_id
                 messages_become_tasks_once
                 messages_become_others_once
                 moved_messages_come_last
@@ -336,8 +336,8 @@ macro_rules! conformance {
                 short_ids_are_completed
                 a_task_knows_its_place_in_line
                 progress_is_shown_while_the_attempt_runs
-                what_waits_for_a_worker_is_counted
-                what_waits_is_counted_by_kind
+                counts_waiting_tasks_that_a_worker_may_claim
+                counts_waiting_tasks_by_kind
                 many_are_counted_by_kind
                 an_unknown_task_is_not_there
                 the_summary_adds_up
@@ -345,7 +345,7 @@ macro_rules! conformance {
             }
             purge {
                 old_tasks_go_with_all_their_records
-                what_is_to_be_kept_stays
+                keeps_unfinished_and_recent_tasks
             }
             resubmit {
                 a_finished_task_runs_again_as_a_new_one
@@ -361,10 +361,10 @@ macro_rules! conformance {
                 tasks_come_with_the_change_or_not_at_all
                 a_task_whose_key_is_taken_is_not_submitted_twice
                 nothing_is_fired_before_its_time
-                the_agenda_has_what_is_due
-                the_agenda_waits_for_what_is_due
-                a_change_wakes_who_waits_for_the_agenda
-                a_task_that_expires_wakes_who_waits_for_the_agenda
+                due_items_list_due_schedules
+                waits_for_the_next_due_schedule
+                a_change_wakes_schedulers
+                an_expiring_task_wakes_schedulers
                 a_paused_schedule_is_not_due
                 fired_tasks_are_claimed_as_any_other
                 ten_contenders_fire_a_thousand_due_times_once
@@ -377,36 +377,36 @@ macro_rules! conformance {
                 a_worker_that_leaves_wakes_a_claim
                 a_reclaimed_task_wakes_a_claim
                 a_nearer_time_wakes_a_claim
-                a_batch_wakes_all_who_wait
-                who_goes_to_work_leaves_a_time_to_another
-                a_word_wakes_its_worker
+                a_batch_wakes_all_waiting_workers
+                a_busy_worker_hands_a_due_time_to_another
+                a_command_wakes_its_worker
                 an_event_wakes_readers_of_the_log
                 an_event_wakes_readers_of_its_task
                 output_wakes_followers
                 the_end_wakes_followers
                 a_message_wakes_takers
-                a_message_wakes_onlookers
+                a_message_wakes_watchers
                 a_moved_message_wakes_takers
-                a_word_wakes_onlookers
+                a_command_wakes_watchers
             }
             managers {
                 a_request_is_a_task
                 requests_find_their_manager
-                results_are_watched_and_managers_told
+                watches_results_and_commands_managers
                 a_worker_has_a_parent
             }
             queues {
                 free_queues_are_read_and_written
-                the_way_of_a_task_shows_in_its_queues
+                the_states_of_a_task_show_in_its_queues
                 a_dead_task_stays_reserved
                 a_stopped_task_stays_reserved_when_the_spec_says_so
-                records_are_looked_at_not_taken
-                control_words_written_are_obeyed
+                records_are_read_not_taken
+                commands_written_to_a_queue_are_applied
                 the_inbox_of_a_worker_takes_requests
                 unknown_control_messages_are_refused
                 control_messages_are_read_in_any_case
-                words_to_all_workers
-                words_are_not_moved
+                broadcasts_commands_to_all_workers
+                refuses_to_move_commands
                 views_show_records
                 queues_are_listed_by_name
                 the_queues_of_many_tasks_are_listed
@@ -416,7 +416,7 @@ macro_rules! conformance {
                 watching_shows_each_message_once
                 watching_shows_what_is_moved_there
                 watching_shows_records_as_they_come
-                watching_for_news_passes_over_what_is_there
+                watching_for_new_messages_skips_stored_ones
             }
             load {
                 eight_claimers_share_two_thousand_tasks

@@ -65,7 +65,7 @@ pub async fn old_tasks_go_with_all_their_records(store: &dyn Fixture) -> Result<
 }
 
 /// What is not over, and what is over but not long enough.
-pub async fn what_is_to_be_kept_stays(store: &dyn Fixture) -> Result<()> {
+pub async fn keeps_unfinished_and_recent_tasks(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let brief = |name| TaskSpec {

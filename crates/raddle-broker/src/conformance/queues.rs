@@ -55,7 +55,7 @@ pub async fn free_queues_are_read_and_written(store: &dyn Fixture) -> Result<()>
 }
 
 /// Inbox, reserved, outbox: with one id from request to result.
-pub async fn the_way_of_a_task_shows_in_its_queues(store: &dyn Fixture) -> Result<()> {
+pub async fn the_states_of_a_task_show_in_its_queues(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -174,7 +174,7 @@ pub async fn a_stopped_task_stays_reserved_when_the_spec_says_so(
 }
 
 /// A second way to take a task would be a way to lose one.
-pub async fn records_are_looked_at_not_taken(store: &dyn Fixture) -> Result<()> {
+pub async fn records_are_read_not_taken(store: &dyn Fixture) -> Result<()> {
     let broker = &**store.broker();
     let tid = submit(store.broker(), spec("task")).await?;
     let inbox = QueueName::Task(tid, TaskQueue::Inbox);
@@ -210,7 +210,7 @@ pub async fn records_are_looked_at_not_taken(store: &dyn Fixture) -> Result<()> 
 }
 
 /// By the broker while the task waits, by its worker while it runs.
-pub async fn control_words_written_are_obeyed(store: &dyn Fixture) -> Result<()> {
+pub async fn commands_written_to_a_queue_are_applied(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -315,7 +315,7 @@ pub async fn the_inbox_of_a_worker_takes_requests(store: &dyn Fixture) -> Result
 }
 
 /// One queue for all of them.
-pub async fn words_to_all_workers(store: &dyn Fixture) -> Result<()> {
+pub async fn broadcasts_commands_to_all_workers(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let workers = [worker(broker).await?, worker(broker).await?];
     let queue = QueueName::System(SystemQueue::Control);
@@ -341,7 +341,7 @@ pub async fn words_to_all_workers(store: &dyn Fixture) -> Result<()> {
 }
 
 /// They are obeyed one by one.
-pub async fn words_are_not_moved(store: &dyn Fixture) -> Result<()> {
+pub async fn refuses_to_move_commands(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = submit(broker, spec("task")).await?;
     queues::write(&**broker, &free("words"), vec!["KILL".into()]).await?;
@@ -602,7 +602,7 @@ pub async fn watching_shows_records_as_they_come(store: &dyn Fixture) -> Result<
 }
 
 /// As `--new` asks for.
-pub async fn watching_for_news_passes_over_what_is_there(store: &dyn Fixture) -> Result<()> {
+pub async fn watching_for_new_messages_skips_stored_ones(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let dead = SystemQueue::Dead;

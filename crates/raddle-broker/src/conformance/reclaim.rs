@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Its worker cannot have died of it.
-pub async fn what_had_not_begun_goes_back_uncharged(store: &dyn Fixture) -> Result<()> {
+pub async fn requeues_unstarted_tasks_of_a_lost_worker_uncharged(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -50,7 +50,7 @@ pub async fn what_had_not_begun_goes_back_uncharged(store: &dyn Fixture) -> Resu
 }
 
 /// It may have been the cause.
-pub async fn what_had_begun_counts_as_lost(store: &dyn Fixture) -> Result<()> {
+pub async fn counts_started_tasks_of_a_lost_worker_as_lost(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -235,7 +235,7 @@ pub async fn a_late_finish_is_refused_counted_and_logged(store: &dyn Fixture) ->
 }
 
 /// The worker has to stop what it runs; its tasks are back already.
-pub async fn a_late_beat_has_expired(store: &dyn Fixture) -> Result<()> {
+pub async fn a_late_renewal_reports_an_expired_lease(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -259,7 +259,7 @@ pub async fn a_late_beat_has_expired(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Nobody else is needed for it.
-pub async fn a_beat_takes_back_from_others(store: &dyn Fixture) -> Result<()> {
+pub async fn a_renewal_reclaims_from_lost_workers(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (owner, other) = (mortal(broker).await?, worker(broker).await?);
     submit(broker, spec("task")).await?;
@@ -288,7 +288,7 @@ pub async fn a_beat_takes_back_from_others(store: &dyn Fixture) -> Result<()> {
 }
 
 /// However many look at once.
-pub async fn each_task_is_taken_back_once(store: &dyn Fixture) -> Result<()> {
+pub async fn reclaims_each_task_once(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = mortal(broker).await?;
     let tids = submit_all(broker, vec![spec("task"); 40]).await?;
@@ -307,7 +307,7 @@ pub async fn each_task_is_taken_back_once(store: &dyn Fixture) -> Result<()> {
 }
 
 /// A word that its worker did not live to obey.
-pub async fn words_to_a_lost_attempt_hold_for_the_task(store: &dyn Fixture) -> Result<()> {
+pub async fn commands_to_a_lost_attempt_apply_to_the_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -327,7 +327,7 @@ pub async fn words_to_a_lost_attempt_hold_for_the_task(store: &dyn Fixture) -> R
 }
 
 /// A word that its worker has heard, and did not live to obey either: whoever sent it was told that it is.
-pub async fn words_that_a_lost_worker_has_heard_hold_for_the_task(
+pub async fn commands_received_by_a_lost_worker_apply_to_the_task(
     store: &dyn Fixture,
 ) -> Result<()> {
     let broker = store.broker();

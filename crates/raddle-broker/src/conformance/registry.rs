@@ -42,7 +42,7 @@ pub async fn a_worker_is_a_task(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Any handle sees it.
-pub async fn an_entry_says_what_the_worker_said(store: &dyn Fixture) -> Result<()> {
+pub async fn a_registry_entry_shows_the_worker_info(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let told = WorkerInfo {
         capabilities: caps("cpu,gpu"),
@@ -69,7 +69,7 @@ pub async fn an_entry_says_what_the_worker_said(store: &dyn Fixture) -> Result<(
 }
 
 /// What the worker is doing.
-pub async fn a_beat_shows_in_the_entry(store: &dyn Fixture) -> Result<()> {
+pub async fn a_heartbeat_shows_in_the_registry_entry(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let mut renewer = broker.lease_renewer(owner, TTL);
@@ -133,7 +133,7 @@ pub async fn a_worker_that_leaves_badly_has_failed(store: &dyn Fixture) -> Resul
 }
 
 /// Leaving in good order is no loss, whether an attempt had begun or not.
-pub async fn what_a_leaving_worker_had_goes_back_uncharged(store: &dyn Fixture) -> Result<()> {
+pub async fn requeues_tasks_of_a_leaving_worker_uncharged(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tids = submit_all(broker, vec![spec("begun"), spec("claimed")]).await?;
@@ -189,7 +189,7 @@ pub async fn a_worker_without_a_lease_is_not_shown(store: &dyn Fixture) -> Resul
 }
 
 /// It needs no runtime, and does not care whether one is busy.
-pub async fn a_heart_beats_on_a_plain_thread(store: &dyn Fixture) -> Result<()> {
+pub async fn renews_leases_on_a_plain_thread(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     mortal(broker).await?;
     pass_lease().await;
@@ -202,7 +202,7 @@ pub async fn a_heart_beats_on_a_plain_thread(store: &dyn Fixture) -> Result<()> 
 }
 
 /// Always passed on: a service obeys by itself.
-pub async fn words_reach_a_worker(store: &dyn Fixture) -> Result<()> {
+pub async fn commands_reach_a_worker(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     for word in [ControlCommand::Pause, ControlCommand::Stop] {
@@ -245,7 +245,7 @@ fn callee() -> WorkerInfo {
 }
 
 /// Any handle reads it, while it is renewed and until it is taken out.
-pub async fn what_a_worker_says_to_callers_is_kept(store: &dyn Fixture) -> Result<()> {
+pub async fn stores_what_a_worker_announces_to_callers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = broker.register_ephemeral(callee(), TTL).await?;
     let entries = other.workers().await?;

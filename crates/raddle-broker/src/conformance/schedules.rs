@@ -251,7 +251,7 @@ pub async fn nothing_is_fired_before_its_time(store: &dyn Fixture) -> Result<()>
 }
 
 /// In the order in which it is.
-pub async fn the_agenda_has_what_is_due(store: &dyn Fixture) -> Result<()> {
+pub async fn due_items_list_due_schedules(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let began = now();
     let empty = broker.due_items(AT_ONCE).await?;
@@ -288,7 +288,7 @@ pub async fn the_agenda_has_what_is_due(store: &dyn Fixture) -> Result<()> {
 }
 
 /// No longer than that.
-pub async fn the_agenda_waits_for_what_is_due(store: &dyn Fixture) -> Result<()> {
+pub async fn waits_for_the_next_due_schedule(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let due = now() + Duration::from_millis(300);
     make(broker, change(&entry("a", EVERY, due), None)).await?;
@@ -304,7 +304,7 @@ pub async fn the_agenda_waits_for_what_is_due(store: &dyn Fixture) -> Result<()>
 }
 
 /// Through another handle.
-pub async fn a_change_wakes_who_waits_for_the_agenda(store: &dyn Fixture) -> Result<()> {
+pub async fn a_change_wakes_schedulers(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     // Best of a few rounds: a busy machine may be slow once, a lost wake-up is slow every time.
     let mut fastest = Duration::MAX;
@@ -325,7 +325,7 @@ pub async fn a_change_wakes_who_waits_for_the_agenda(store: &dyn Fixture) -> Res
 }
 
 /// If it expires sooner than all others.
-pub async fn a_task_that_expires_wakes_who_waits_for_the_agenda(store: &dyn Fixture) -> Result<()> {
+pub async fn an_expiring_task_wakes_schedulers(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let mut fastest = Duration::MAX;
     for _ in 0..3 {

@@ -8,7 +8,7 @@ use super::{Fixture, support::*};
 use crate::{Error, NewTask, Result, Submitted, TaskFilter};
 
 /// A stored task is what was submitted, and waits.
-pub async fn what_was_given_is_stored(store: &dyn Fixture) -> Result<()> {
+pub async fn stores_tasks_as_given(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let parent = submit(broker, spec("parent")).await?;
     let mut given = TaskSpec {
@@ -82,7 +82,7 @@ pub async fn an_empty_batch_is_nothing(store: &dyn Fixture) -> Result<()> {
 }
 
 /// They register themselves.
-pub async fn services_are_not_submitted(store: &dyn Fixture) -> Result<()> {
+pub async fn refuses_to_submit_a_service(store: &dyn Fixture) -> Result<()> {
     let refused = submit(
         store.broker(),
         TaskSpec::new(Target::Service("resident".into())),

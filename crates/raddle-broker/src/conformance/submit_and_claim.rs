@@ -17,7 +17,7 @@ fn mine() -> SubmitAndClaim {
 }
 
 /// One step: stored, registered, claimed.
-pub async fn a_task_of_ones_own_is_claimed_at_once(store: &dyn Fixture) -> Result<()> {
+pub async fn claims_a_task_with_its_submission(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let waiting = submit(
         broker,
@@ -85,7 +85,7 @@ pub async fn a_task_of_ones_own_is_claimed_at_once(store: &dyn Fixture) -> Resul
 }
 
 /// Even if they wait for nothing else.
-pub async fn nobody_else_can_claim_it_in_between(store: &dyn Fixture) -> Result<()> {
+pub async fn no_other_worker_claims_it_in_between(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let rival = worker(&other).await?;
     let waiting = tokio::spawn({
@@ -166,7 +166,7 @@ pub async fn a_worker_for_one_task_leaves_with_the_one_it_claims(
 }
 
 /// There is nothing for it to run.
-pub async fn a_key_that_is_taken_registers_nobody(store: &dyn Fixture) -> Result<()> {
+pub async fn a_taken_key_registers_no_worker(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unique = TaskSpec {
         unique_key: Some("the one".into()),
@@ -308,7 +308,7 @@ pub async fn its_worker_leaves_with_it(store: &dyn Fixture) -> Result<()> {
 }
 
 /// One that is killed leaves its task to be taken over.
-pub async fn what_its_worker_leaves_behind_is_taken_back(store: &dyn Fixture) -> Result<()> {
+pub async fn reclaims_the_task_of_its_lost_worker(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let own = broker
         .submit_and_claim(SubmitAndClaim {

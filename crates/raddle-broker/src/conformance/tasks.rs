@@ -342,7 +342,7 @@ pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Those that it may take, and no others; and whoever waits for the first is woken by it.
-pub async fn what_waits_for_a_worker_is_counted(store: &dyn Fixture) -> Result<()> {
+pub async fn counts_waiting_tasks_that_a_worker_may_claim(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let look = |tags: &str, wait| {
         let request = WaitingRequest {
@@ -418,7 +418,7 @@ pub async fn what_waits_for_a_worker_is_counted(store: &dyn Fixture) -> Result<(
 }
 
 /// With the time since which it waits; what cannot be claimed now is told apart.
-pub async fn what_waits_is_counted_by_kind(store: &dyn Fixture) -> Result<()> {
+pub async fn counts_waiting_tasks_by_kind(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     assert_eq!(broker.summarize(KINDS).await?, Summary::default());
     let owner = worker(broker).await?;

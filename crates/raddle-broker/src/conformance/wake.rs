@@ -205,7 +205,7 @@ pub async fn a_nearer_time_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
 }
 
 /// A batch is for all who wait, not for the first of them.
-pub async fn a_batch_wakes_all_who_wait(store: &dyn Fixture) -> Result<()> {
+pub async fn a_batch_wakes_all_waiting_workers(store: &dyn Fixture) -> Result<()> {
     const WAITERS: usize = 9;
     let broker = store.broker();
     let mut owners = Vec::new();
@@ -234,7 +234,7 @@ pub async fn a_batch_wakes_all_who_wait(store: &dyn Fixture) -> Result<()> {
 }
 
 /// The time that one waited for is not forgotten when it goes to work.
-pub async fn who_goes_to_work_leaves_a_time_to_another(store: &dyn Fixture) -> Result<()> {
+pub async fn a_busy_worker_hands_a_due_time_to_another(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (one, two) = (store.reopen().await, store.reopen().await);
     let (first, second) = (worker(&one).await?, worker(&two).await?);
@@ -270,7 +270,7 @@ pub async fn who_goes_to_work_leaves_a_time_to_another(store: &dyn Fixture) -> R
 }
 
 /// It has to be obeyed now.
-pub async fn a_word_wakes_its_worker(store: &dyn Fixture) -> Result<()> {
+pub async fn a_command_wakes_its_worker(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(&other).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -432,7 +432,7 @@ fn onlooker(
 }
 
 /// Who takes nothing is woken all the same.
-pub async fn a_message_wakes_onlookers(store: &dyn Fixture) -> Result<()> {
+pub async fn a_message_wakes_watchers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let last = std::cell::Cell::new(0);
     woken(
@@ -461,7 +461,7 @@ pub async fn a_moved_message_wakes_takers(store: &dyn Fixture) -> Result<()> {
 }
 
 /// Control queues can be watched like others.
-pub async fn a_word_wakes_onlookers(store: &dyn Fixture) -> Result<()> {
+pub async fn a_command_wakes_watchers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
