@@ -1,4 +1,5 @@
-//! Fuzzes the frame decoder of links with arbitrary bytes in pieces of any size. `raddle_wire::frame::probe` checks the invariants.
+//! Fuzzes the frame decoder of links with arbitrary bytes in pieces of any size.
+//! `raddle_wire::frame::probe` checks the invariants.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! `cargo xtask docs`, `reference` and `man`: the book as HTML, the reference of the command line in
-//! it, and manual pages.
+//! `cargo xtask docs`, `reference` and `man`: the book as HTML, the reference of the command line
+//! in it, and manual pages.
 
 use std::{
     path::PathBuf,
@@ -29,7 +29,8 @@ pub(crate) struct ManOptions {
     directory: PathBuf,
 }
 
-/// Builds the book into `target/book` with mdBook, which is installed from crates.io if it is missing.
+/// Builds the book into `target/book` with mdBook, which is installed from crates.io if it is
+/// missing.
 pub(crate) fn build(options: &Options) -> ExitCode {
     let is_installed = Command::new("mdbook")
         .arg("--version")

@@ -39,7 +39,8 @@ const FORMS: &str = "use sqlite:PATH; redis://HOST:PORT, rediss://HOST:PORT, red
 #[cfg(not(feature = "redis"))]
 const FORMS: &str = "use sqlite:PATH, unix:PATH for one that a worker serves, or mem:// for a broker that lives in one process";
 
-/// Opens the broker at `url`. A SQLite database is created if it does not exist; a server must be running.
+/// Opens the broker at `url`. A SQLite database is created if it does not exist; a server must be
+/// running.
 pub async fn connect(url: &BrokerUrl) -> Result<Arc<dyn Broker>> {
     Ok(match url {
         BrokerUrl::Memory => Arc::new(Sqlite::in_memory().await?),
@@ -93,8 +94,8 @@ impl BrokerUrl {
 }
 
 impl BrokerUrl {
-    /// The same URL for a service: calls wait without a limit for a server that is away, unless the URL sets one
-    /// (`give_up_after`). With `opens`, the first connection waits too.
+    /// The same URL for a service: calls wait without a limit for a server that is away, unless the
+    /// URL sets one (`give_up_after`). With `opens`, the first connection waits too.
     pub fn patient(self, opens: bool) -> Self {
         match self {
             #[cfg(feature = "redis")]
@@ -108,7 +109,8 @@ impl BrokerUrl {
 }
 
 impl BrokerUrl {
-    /// The URL including the password, if it may contain one: for the environment of a child process.
+    /// The URL including the password, if it may contain one: for the environment of a child
+    /// process.
     pub fn secret(&self) -> Option<&str> {
         match self {
             #[cfg(feature = "redis")]

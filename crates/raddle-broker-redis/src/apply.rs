@@ -1,5 +1,5 @@
-//! Optimistic updates: tasks are read, changes are decided, and `apply_changes.lua` applies each if its
-//! task is unchanged. A task that has changed is read and decided again.
+//! Optimistic updates: tasks are read, changes are decided, and `apply_changes.lua` applies each if
+//! its task is unchanged. A task that has changed is read and decided again.
 
 use std::collections::HashMap;
 

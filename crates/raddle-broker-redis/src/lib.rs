@@ -10,7 +10,7 @@
 //! claim follows in the same pipeline and takes the best task. The lists hold no tasks, so a task
 //! stays claimable if its worker dies right after it was woken.
 //!
-//! What follows from the end of an attempt is decided here, from a snapshot, by the function that
+//! The consequence of an attempt's end is decided here, from a snapshot, by the function that
 //! all engines use; the script then applies the change only if the task is unchanged.
 
 mod apply;

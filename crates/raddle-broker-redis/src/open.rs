@@ -17,7 +17,7 @@ const LAYOUT: u32 = 3;
 /// The layout of a namespace without a stored version.
 const FIRST_LAYOUT: u32 = 1;
 
-/// What a server reported when it was connected to.
+/// A server's report from the time of the connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Server {
     pub(super) info: HashMap<String, String>,

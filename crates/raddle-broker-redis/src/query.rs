@@ -130,7 +130,7 @@ impl Tasks for Redis {
 }
 
 impl Redis {
-    /// The newest tasks that match. What to scan depends on the requested states, so that a few
+    /// The newest tasks that match. The requested states decide which keys are scanned, so that a few
     /// running tasks are found without reading a million finished ones.
     async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
         let are_all =

@@ -153,7 +153,7 @@ impl Redis {
             .collect())
     }
 
-    /// What is due now, whether tasks may have expired, and when there will be more.
+    /// Returns the due schedules, whether tasks may have expired, and when the next item is due.
     async fn look_at_agenda(&self) -> Result<(DueItems, bool, Option<Duration>)> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();

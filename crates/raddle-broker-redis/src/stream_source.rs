@@ -84,7 +84,7 @@ impl RedisStream {
             .arg(CONSUMER)
             .arg(ABANDONED_AFTER.as_millis() as u64);
         claim.arg("0-0").arg("COUNT").arg(PORTION);
-        let abandoned = match self.ask(&claim).await? {
+        let abandoned = match self.send(&claim).await? {
             // `XAUTOCLAIM` returns the next cursor, the entries, and since Redis 7 the deleted
             // ones.
             Value::Array(parts) => parts
@@ -109,7 +109,7 @@ impl RedisStream {
             .arg("STREAMS")
             .arg(&self.stream)
             .arg(">");
-        let answer = self.ask(&read).await?;
+        let answer = self.send(&read).await?;
         let streams: Option<Vec<(String, Vec<StreamEntry>)>> = self.parse(answer)?;
         Ok(streams
             .into_iter()
@@ -120,7 +120,7 @@ impl RedisStream {
 
     /// Sends a command over the blocking connection. Creates the group if it does not exist; then
     /// there are no entries.
-    async fn ask(&mut self, command: &Cmd) -> Result<Value, Fault> {
+    async fn send(&mut self, command: &Cmd) -> Result<Value, Fault> {
         let target = &self.redis.link().target;
         // Kept only after it has replied: a connection with an outstanding reply is not used again.
         let mut connection = match self.reader.take() {
@@ -207,7 +207,7 @@ fn message(fields: &[(Vec<u8>, Vec<u8>)]) -> String {
 mod tests {
     use super::*;
 
-    fn of(fields: &[(&str, &[u8])]) -> String {
+    fn text_of(fields: &[(&str, &[u8])]) -> String {
         let fields: Vec<_> = fields
             .iter()
             .map(|(name, value)| (name.as_bytes().to_vec(), value.to_vec()))
@@ -218,12 +218,15 @@ mod tests {
     #[test]
     fn an_entry_becomes_its_fields_or_its_only_message() {
         assert_eq!(
-            of(&[("order", b"17"), ("item", b"\"loom\"")]),
+            text_of(&[("order", b"17"), ("item", b"\"loom\"")]),
             r#"{"item":"\"loom\"","order":"17"}"#
         );
-        assert_eq!(of(&[("message", br#"{"order":17}"#)]), r#"{"order":17}"#);
         assert_eq!(
-            of(&[("message", b"a"), ("b", b"\xff")]),
+            text_of(&[("message", br#"{"order":17}"#)]),
+            r#"{"order":17}"#
+        );
+        assert_eq!(
+            text_of(&[("message", b"a"), ("b", b"\xff")]),
             "{\"b\":\"\u{fffd}\",\"message\":\"a\"}"
         );
     }

@@ -407,7 +407,7 @@ fn decode(text: &str) -> Result<String, String> {
         };
         bytes.push((high * 16 + low) as u8);
     }
-    String::from_utf8(bytes).map_err(|_| "what is percent-encoded is not UTF-8".into())
+    String::from_utf8(bytes).map_err(|_| "a percent-encoded part is not UTF-8".into())
 }
 
 /// Without the password: for logs and errors.
@@ -510,7 +510,7 @@ mod tests {
         assert_eq!(
             address.clone().patient(true).options.patience(),
             Duration::from_secs(120),
-            "what the URL says counts"
+            "the URL takes precedence"
         );
         assert_eq!(
             parse("redis://host").patient(true).options.patience(),

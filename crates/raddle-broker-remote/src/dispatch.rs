@@ -62,7 +62,8 @@ impl CallInput {
     }
 }
 
-/// Performs a request, as far as this client may make it: `container_client` is set if it is not trusted.
+/// Performs a request, as far as this client may make it: `container_client` is set if it is not
+/// trusted.
 pub(super) async fn perform(
     broker: Arc<dyn Broker>,
     input: CallInput,

@@ -58,8 +58,8 @@ impl RemoteLeaseRenewer {
         }
     }
 
-    /// The own renewer of the engine if the worker's calls go to the engine already: the connection that
-    /// waits for commands notices the end of the server at once.
+    /// The own renewer of the engine if the worker's calls go to the engine already: the connection
+    /// that waits for commands notices the end of the server at once.
     fn engine_renewer(&mut self) -> Option<&mut Box<dyn LeaseRenewer>> {
         if self.engine_renewer.is_none() {
             let broker = self.fallback.as_ref()?.opened()?;
@@ -114,7 +114,11 @@ impl RemoteLeaseRenewer {
     }
 
     /// One renewal over an open connection. One at a time, so that the reply belongs to it.
-    fn ask(&self, stream: &mut UnixStream, heartbeat: Heartbeat) -> Result<LeaseStatus> {
+    fn request_renewal(
+        &self,
+        stream: &mut UnixStream,
+        heartbeat: Heartbeat,
+    ) -> Result<LeaseStatus> {
         let renewal = RenewalRequest {
             worker: self.worker,
             ttl: self.ttl,
@@ -159,7 +163,7 @@ impl RemoteLeaseRenewer {
         // renewal.
         if let Some(mut stream) = self.stream.take() {
             let began = Instant::now();
-            match self.ask(&mut stream, heartbeat) {
+            match self.request_renewal(&mut stream, heartbeat) {
                 // The server was replaced since the last renewal. There is time for another try,
                 // and renewals are idempotent. After a renewal without a reply there is no time.
                 Err(Error::AgentGone { .. })
@@ -173,7 +177,7 @@ impl RemoteLeaseRenewer {
             }
         }
         let mut stream = self.open()?;
-        let status = self.ask(&mut stream, heartbeat);
+        let status = self.request_renewal(&mut stream, heartbeat);
         if !matches!(
             status,
             Err(Error::AgentGone { .. } | Error::AgentRefused { .. })

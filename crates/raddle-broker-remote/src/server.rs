@@ -71,7 +71,7 @@ impl Default for Options {
 
 impl Options {
     /// The user of the containers, if another than this one.
-    fn guest(&self) -> Option<u32> {
+    fn container_user(&self) -> Option<u32> {
         self.container_clients.as_ref()?.uid
     }
 
@@ -92,7 +92,7 @@ impl BrokerServer {
 
     /// Like [`bind`](Self::bind), with options.
     pub async fn bind_with(path: &Path, broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let (listener, bound) = socket::bind(path, options.guest()).await?;
+        let (listener, bound) = socket::bind(path, options.container_user()).await?;
         let refuse = |error: io::Error| Error::Socket {
             path: path.into(),
             reason: error.to_string(),
@@ -175,7 +175,7 @@ fn admit(stream: &UnixStream, options: &Options, sessions: usize) -> Option<i32>
         }
     };
     let (pid, uid) = (peer.pid().unwrap_or(0), peer.uid());
-    if !socket::is_allowed_peer(uid) && options.guest() != Some(uid) {
+    if !socket::is_allowed_peer(uid) && options.container_user() != Some(uid) {
         tracing::warn!(pid, uid, "refused a client: it runs as another user");
         refuse(stream, "it serves only its own user and root");
         return None;

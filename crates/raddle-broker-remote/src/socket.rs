@@ -43,8 +43,11 @@ pub(super) struct BoundSocket {
     file: (u64, u64),
 }
 
-/// Creates the socket; with `guest` it belongs to that user.
-pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListener, BoundSocket)> {
+/// Creates the socket; with `container_user` it belongs to that user.
+pub(super) async fn bind(
+    path: &Path,
+    container_user: Option<u32>,
+) -> Result<(UnixListener, BoundSocket)> {
     let refuse = |reason: String| Error::Socket {
         path: path.into(),
         reason,
@@ -73,9 +76,9 @@ pub(super) async fn bind(path: &Path, guest: Option<u32>) -> Result<(UnixListene
             path: path.into(),
             file: (found.dev(), found.ino()),
         };
-        if guest.is_some_and(|uid| uid != geteuid().as_raw()) {
+        if container_user.is_some_and(|uid| uid != geteuid().as_raw()) {
             // Only root gets here, and can access the file anyway. Do not follow a link.
-            std::os::unix::fs::lchown(path, guest, None)?;
+            std::os::unix::fs::lchown(path, container_user, None)?;
         }
         rustix::net::listen(&socket, BACKLOG)?;
         let listener = UnixListener::from(socket);

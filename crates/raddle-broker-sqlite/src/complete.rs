@@ -329,7 +329,7 @@ fn again(
     pause: Duration,
     counters: AttemptCounters,
 ) -> Result<CompletionOutcome, TxError> {
-    leave(tx, active)?;
+    remove_claim(tx, active)?;
     let kind = next_step::event_before_another(&report.exit);
     tx.event(
         active.tid,
@@ -355,7 +355,7 @@ pub(super) fn give_back(
     kind: TaskEventKind,
     reason: &str,
 ) -> Result<CompletionOutcome, TxError> {
-    leave(tx, active)?;
+    remove_claim(tx, active)?;
     tx.event(
         active.tid,
         kind,
@@ -400,7 +400,7 @@ pub(super) fn end_active(
     active: &ActiveTask,
     ending: &TaskEnding<'_>,
 ) -> Result<(), TxError> {
-    leave(tx, active)?;
+    remove_claim(tx, active)?;
     let record = FinalRecord::of_active(tx, active, ending);
     write_records(tx, &[record])
 }
@@ -550,7 +550,7 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// Removes the claim of a task whose attempt did not succeed, and what the attempt chained.
-fn leave(tx: &Tx<'_>, active: &ActiveTask) -> rusqlite::Result<()> {
+fn remove_claim(tx: &Tx<'_>, active: &ActiveTask) -> rusqlite::Result<()> {
     if active.chained {
         chain::discard(tx, active.tid)?;
     }

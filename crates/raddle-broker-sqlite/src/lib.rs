@@ -1,9 +1,9 @@
 //! The SQLite engine: one database file, any number of processes on one machine.
 //!
 //! A task's immutable part is one row of `tasks`. Its status is which of the tables `ready`,
-//! `delayed`, `paused`, `active` and `finished` holds its id, so no update rewrites a spec, and a final
-//! state is reached once. One thread per process owns the connection (`writer.rs`) and commits in
-//! groups: all pending writes share one transaction and one `fsync`.
+//! `delayed`, `paused`, `active` and `finished` holds its id, so no update rewrites a spec, and a
+//! final state is reached once. One thread per process owns the connection (`writer.rs`) and
+//! commits in groups: all pending writes share one transaction and one `fsync`.
 //!
 //! Processes notify each other through a shared mapping (`notify.rs`) and queue for the write lock
 //! in the kernel (`flock`), so no process polls. Leases are in the same mapping (`lease.rs`), so a

@@ -112,7 +112,7 @@ fn purge(tx: &mut Tx<'_>, directory: &Path) -> Result<(u64, bool), TxError> {
             expired,
             next,
             last,
-        } = look(tx, from)?;
+        } = scan_finished(tx, from)?;
         for (tid, attempts) in expired {
             remove(tx, directory, tid, attempts)?;
             purged += 1;
@@ -139,8 +139,8 @@ struct PurgeScan {
     last: i64,
 }
 
-fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
-    let mut look = PurgeScan {
+fn scan_finished(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
+    let mut scan = PurgeScan {
         expired: Vec::new(),
         next: i64::MAX,
         last: 0,
@@ -153,17 +153,17 @@ fn look(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
     while let Some(record) = records.next()? {
         let (tid, expires_at): (Tid, i64) = (tid_at(record, 0)?, record.get(2)?);
         if expires_at > tx.now {
-            look.next = look.next.min(expires_at);
+            scan.next = scan.next.min(expires_at);
         } else {
-            look.expired.push((tid, record.get(1)?));
+            scan.expired.push((tid, record.get(1)?));
         }
         left -= 1;
-        if left == 0 || look.expired.len() == AT_ONCE {
-            look.last = tid.as_i64();
+        if left == 0 || scan.expired.len() == AT_ONCE {
+            scan.last = tid.as_i64();
             break;
         }
     }
-    Ok(look)
+    Ok(scan)
 }
 
 /// Deletes a task and its records. Files first: without the record they could not be found.

@@ -430,8 +430,9 @@ fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<Task
     }
 }
 
-/// Finds ids by their last digits. Such ids are equidistant, so each candidate is one lookup by primary
-/// key, without an index. Each lookup returns the next existing id below, so that gaps cost nothing.
+/// Finds ids by their last digits. Such ids are equidistant, so each candidate is one lookup by
+/// primary key, without an index. Each lookup returns the next existing id below, so that gaps cost
+/// nothing.
 fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, TxError> {
     let mut below = db.prepare_cached("SELECT max(tid) FROM tasks WHERE tid <= ?1")?;
     let mut found = Vec::new();

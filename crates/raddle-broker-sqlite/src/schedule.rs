@@ -108,7 +108,7 @@ fn version_of(db: &Connection, name: &str) -> rusqlite::Result<Option<Tid>> {
         .optional()
 }
 
-/// What is due now, whether tasks may have expired, and when there will be more.
+/// Returns the due schedules, whether tasks may have expired, and when the next item is due.
 fn due_items(db: &Connection) -> Result<(DueItems, bool, Option<Duration>), TxError> {
     let now = clock::wall() as i64;
     let due: Vec<_> = db

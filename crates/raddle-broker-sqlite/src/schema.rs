@@ -7,8 +7,8 @@ pub(super) const VERSION: u32 = 5;
 
 /// The statements that create a new database.
 ///
-/// - The id of a task is in `tasks`, and in exactly one of `ready`, `delayed`, `paused`, `active` and
-///   `finished`.
+/// - The id of a task is in `tasks`, and in exactly one of `ready`, `delayed`, `paused`, `active`
+///   and `finished`.
 /// - `chained` holds tasks that running attempts have chained. They are no tasks yet.
 /// - `rank` is 9 minus the priority, so the primary key of `ready` is the claim order.
 /// - Times are wall-clock nanoseconds, except `alive_until`: the monotonic end of the lease with

@@ -22,7 +22,7 @@ use super::{
 };
 use raddle_broker::{Error, Result};
 
-/// What a committed write survives.
+/// The failures that a committed write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Durability {
     /// The end of the process. A power cut may undo the commit: a task is claimed again, but not
@@ -466,13 +466,13 @@ mod tests {
         assert!(broker.acquire_liveness_lock(lost));
         broker.shared.leases.release_liveness_lock(lost);
         assert!(broker.shared.leases.may_reclaim());
-        let pulse = broker
+        let status = broker
             .lease_renewer(other, LEASE)
             .renew(Heartbeat::default())
             .unwrap();
         assert!(
-            matches!(&pulse, LeaseStatus::Alive(reclaimed) if reclaimed.is_empty()),
-            "{pulse:?}"
+            matches!(&status, LeaseStatus::Alive(reclaimed) if reclaimed.is_empty()),
+            "{status:?}"
         );
         assert_eq!(
             broker.task(tid).await.unwrap().unwrap().worker,
@@ -498,13 +498,13 @@ mod tests {
     async fn a_long_group_yields_to_other_processes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("broker.db");
-        let (busy, other, gate) = tokio::join!(
+        let (busy, other, third) = tokio::join!(
             Sqlite::open(&path),
             Sqlite::open(&path),
             Sqlite::open(&path)
         );
-        let (busy, other, gate) = (busy.unwrap(), other.unwrap(), gate.unwrap());
-        let lock = gate.shared.lock_for_writing().unwrap();
+        let (busy, other, third) = (busy.unwrap(), other.unwrap(), third.unwrap());
+        let lock = third.shared.lock_for_writing().unwrap();
         let group: Vec<_> = (0..JOBS).map(|_| slow(&busy)).collect();
         let one = slow(&other);
         tokio::time::sleep(JOB).await;

@@ -1,7 +1,8 @@
 //! Limits and totalsing of chained tasks, the same for all engines.
 //!
-//! Chained tasks are stored aside, without an id, a queue position or a unique key. When the attempt that chained them succeeds
-//! they are submitted like any others, in the transaction that completes it.
+//! Chained tasks are stored aside, without an id, a queue position or a unique key. When the
+//! attempt that chained them succeeds they are submitted like any others, in the transaction that
+//! completes it.
 
 use std::{fmt, str::FromStr};
 
@@ -33,8 +34,8 @@ impl ChainRequest {
 }
 
 impl ChainTotals {
-    /// Adds tasks of these sizes. `offset` is [`ChainRequest::offset`]. Returns how many of the first tasks are chained already
-    /// and must be skipped.
+    /// Adds tasks of these sizes. `offset` is [`ChainRequest::offset`]. Returns how many of the
+    /// first tasks are chained already and must be skipped.
     pub fn add(
         &mut self,
         attempt_id: AttemptId,

@@ -1,10 +1,12 @@
-//! Generates everything that must know all methods of the broker from one declaration: the traits, a [`Call`](crate::Call)
-//! and a [`Reply`](crate::Reply) with one variant per method, `Call::perform` (a call on an engine), and the traits' methods on
-//! top of a [`CallHandler`](crate::CallHandler).
+//! Generates everything that must know all methods of the broker from one declaration: the traits,
+//! a [`Call`](crate::Call) and a [`Reply`](crate::Reply) with one variant per method,
+//! `Call::perform` (a call on an engine), and the traits' methods on top of a
+//! [`CallHandler`](crate::CallHandler).
 
-/// Declares traits of async methods. After `as` comes the name of the method's [`Call`](crate::Call) variant; `waits` is the
-/// time for which the method may block; `doubles` is the effect that happens twice if the call is sent twice. Both expressions
-/// see the arguments as references.
+/// Declares traits of async methods. After `as` comes the name of the method's
+/// [`Call`](crate::Call) variant; `waits` is the time for which the method may block; `doubles` is
+/// the effect that happens twice if the call is sent twice. Both expressions see the arguments as
+/// references.
 macro_rules! declare {
     ($(
         $(#[$about:meta])*
@@ -72,8 +74,9 @@ macro_rules! declare {
                 }
             }
 
-            /// The effect that happens twice if the call is sent twice, for the error message. `None` for calls that are safe
-            /// to repeat: they are fenced, idempotent, or append output, where a duplicate is better than a loss.
+            /// The effect that happens twice if the call is sent twice, for the error message.
+            /// `None` for calls that are safe to repeat: they are fenced, idempotent, or append
+            /// output, where a duplicate is better than a loss.
             #[expect(unused_variables, reason = "most calls are safe to repeat")]
             pub fn repeated_effect(&self) -> Option<&'static str> {
                 match self {

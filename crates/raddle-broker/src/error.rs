@@ -64,7 +64,8 @@ pub enum Error {
     /// Not a control message.
     #[error(transparent)]
     Control(#[from] ParseControlError),
-    /// Messages to control and request queues take effect when they are written, and so cannot be moved.
+    /// Messages to control and request queues take effect when they are written, and so cannot be
+    /// moved.
     #[error("{0} takes messages only as they are written: read them, and write them there")]
     ControlQueue(QueueName),
     /// The file is not a Raddle database.
@@ -72,7 +73,7 @@ pub enum Error {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is instead.
+        /// The actual state.
         found: String,
     },
     /// The file was written by a newer version.
@@ -163,7 +164,8 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// The process that serves the broker is gone. The call was not performed, or is safe to repeat.
+    /// The process that serves the broker is gone. The call was not performed, or is safe to
+    /// repeat.
     #[error("no answer from the agent at {path}: {reason}")]
     AgentGone {
         /// Its socket.
@@ -178,7 +180,7 @@ pub enum Error {
     Unanswered {
         /// Its address.
         place: String,
-        /// What may or may not have happened.
+        /// The operation whose outcome is unknown.
         what: Cow<'static, str>,
         /// The cause.
         reason: String,
@@ -217,7 +219,7 @@ pub enum Error {
     Unconfirmed {
         /// Its address.
         place: String,
-        /// What is missing.
+        /// The missing item.
         reason: String,
     },
     /// The server is not fit to store tasks.
@@ -225,9 +227,9 @@ pub enum Error {
     Refused {
         /// Its address.
         place: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
-        /// What to do.
+        /// The fix.
         fix: String,
     },
     /// The server is out of memory.

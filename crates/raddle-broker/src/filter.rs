@@ -63,7 +63,8 @@ impl TaskFilter {
         self.among.as_ref().is_some_and(|among| among.len() == 1)
     }
 
-    /// The ids that the filter names, newest first; `None` if it names none. `resolved` are the ids that end in `short`.
+    /// The ids that the filter names, newest first; `None` if it names none. `resolved` are the ids
+    /// that end in `short`.
     pub fn named_ids(&self, resolved: Vec<Tid>) -> Option<Vec<Tid>> {
         let mut named = match (&self.among, self.short) {
             (Some(among), _) => among.clone(),

@@ -1,9 +1,9 @@
 //! The broker: the trait that stores tasks, queues, results, workers and events, and its values.
 //!
-//! [`Broker`] is the contract. The engines are crates of their own, `raddle-broker-sqlite` and `raddle-broker-redis`, and
-//! `raddle-broker-remote` for a broker in another process; `raddle-broker-connect` opens the one that a URL names. The
-//! `conformance` feature holds the suite that every engine passes. Engines store, order, lease and fence; nothing here runs a
-//! task.
+//! [`Broker`] is the contract. The engines are crates of their own, `raddle-broker-sqlite` and
+//! `raddle-broker-redis`, and `raddle-broker-remote` for a broker in another process;
+//! `raddle-broker-connect` opens the one that a URL names. The `conformance` feature holds the
+//! suite that every engine passes. Engines store, order, lease and fence; nothing here runs a task.
 
 mod broker;
 pub mod chain;

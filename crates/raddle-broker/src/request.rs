@@ -15,7 +15,7 @@ use crate::Error;
 /// A task to store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NewTask {
-    /// What to run.
+    /// The task to run.
     pub spec: TaskSpec,
     /// The task that submits it, if any.
     pub parent: Option<Tid>,
@@ -28,8 +28,9 @@ pub struct ChainRequest {
     pub attempt_id: AttemptId,
     /// The tasks.
     pub tasks: Vec<TaskSpec>,
-    /// Set by the attempt's worker, which forwards the attempt's requests: how many tasks it forwarded before these. It makes the
-    /// request idempotent: when a reply is lost the worker sends again, and tasks that are already chained are skipped.
+    /// Set by the attempt's worker, which forwards the attempt's requests: how many tasks it
+    /// forwarded before these. It makes the request idempotent: when a reply is lost the worker
+    /// sends again, and tasks that are already chained are skipped.
     pub offset: Option<u64>,
 }
 
@@ -58,7 +59,8 @@ pub struct SubmitAndClaim {
 pub struct SubmitAndClaimOutcome {
     /// The outcome of the submission.
     pub submitted: Submitted,
-    /// The ephemeral worker that was registered. `None` if none was, or if the task had already expired.
+    /// The ephemeral worker that was registered. `None` if none was, or if the task had already
+    /// expired.
     pub worker: Option<Tid>,
     /// The task, leased to that worker.
     pub claim: Option<LeasedTask>,
@@ -101,14 +103,16 @@ pub struct WaitingRequest {
 pub struct LeasedTask {
     /// The attempt that the claim began.
     pub attempt_id: AttemptId,
-    /// What to run.
+    /// The task to run.
     pub spec: TaskSpec,
-    /// Increases with every claim of the task and never repeats, even if a Redis server lost a claim: the id of the claim's event.
+    /// Increases with every claim of the task and never repeats, even if a Redis server lost a
+    /// claim: the id of the claim's event.
     pub fencing_token: u64,
 }
 
-/// One attempt of one task. Every write of the attempt carries it and is refused unless it is the task's current attempt. The
-/// number alone is not enough: a Redis server that loses a claim in a crash hands the same number out again.
+/// One attempt of one task. Every write of the attempt carries it and is refused unless it is the
+/// task's current attempt. The number alone is not enough: a Redis server that loses a claim in a
+/// crash hands the same number out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttemptId {
     /// The task.
@@ -174,7 +178,7 @@ pub struct Release {
     pub reason: String,
 }
 
-/// What the end of an attempt led to.
+/// The outcome of an attempt's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompletionOutcome {
     /// The task is finished.
@@ -190,11 +194,11 @@ pub enum CompletionOutcome {
 pub struct Reclaimed {
     /// The lost attempt.
     pub attempt_id: AttemptId,
-    /// What its loss led to.
+    /// The outcome of its loss.
     pub outcome: CompletionOutcome,
 }
 
-/// What a control message led to.
+/// The outcome of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeliveryOutcome {
     /// No worker runs the task, so the broker applied the command; this is the state now.
@@ -217,9 +221,11 @@ pub struct ControlDelivery {
 pub enum LeaseStatus {
     /// The lease holds for another `ttl`; these tasks of other workers were reclaimed.
     Alive(Vec<Reclaimed>),
-    /// The lease had expired and the worker's tasks were reclaimed. The worker must stop what it runs and register again.
+    /// The lease had expired and the worker's tasks were reclaimed. The worker must stop what it
+    /// runs and register again.
     Expired,
-    /// The server is down for all clients. No worker takes over meanwhile, and leases do not expire.
+    /// The server is down for all clients. No worker takes over meanwhile, and leases do not
+    /// expire.
     Down,
 }
 
@@ -239,11 +245,11 @@ pub struct EngineHealth {
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthCheck {
-    /// What was checked.
+    /// The check.
     pub name: String,
     /// Whether it passed.
     pub ok: bool,
-    /// What was found.
+    /// The finding.
     pub detail: String,
     /// How to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -372,7 +378,8 @@ impl NewTask {
         Self { spec, parent: None }
     }
 
-    /// A new task with the spec of a finished one. With `only_dead`, fails unless the old one is a dead letter.
+    /// A new task with the spec of a finished one. With `only_dead`, fails unless the old one is a
+    /// dead letter.
     pub fn resubmit(old: TaskView, only_dead: bool) -> Result<Self, Error> {
         let TaskView {
             tid,

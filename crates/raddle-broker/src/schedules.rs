@@ -1,8 +1,9 @@
 //! Arguments and results of the methods for schedules.
 //!
-//! A broker only stores due times; the scheduler computes them. The one operation is compare-and-set: a schedule is changed if
-//! its version is the expected one, and tasks are submitted in the same transaction. The scheduler that fires a due time stores
-//! the next one in this way, so each due time is fired once.
+//! A broker only stores due times; the scheduler computes them. The one operation is
+//! compare-and-set: a schedule is changed if its version is the expected one, and tasks are
+//! submitted in the same transaction. The scheduler that fires a due time stores the next one in
+//! this way, so each due time is fired once.
 
 use jiff::Timestamp;
 use raddle_model::{
@@ -82,7 +83,8 @@ impl DueItems {
 }
 
 impl ScheduleChange {
-    /// Validates the change before a transaction is begun for it, and serialises the entry as engines store it.
+    /// Validates the change before a transaction is begun for it, and serialises the entry as
+    /// engines store it.
     pub fn serialize_entry(&self) -> Result<Option<String>> {
         let wrong = |path: &'static str, reason: &str| {
             Err(Error::Invalid(InvalidSpec {

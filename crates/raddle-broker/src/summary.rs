@@ -26,7 +26,8 @@ pub struct SummaryDetail {
 pub struct Summary {
     /// Tasks by state; finished ones only on request. Services are not counted.
     pub states: BTreeMap<TaskState, u64>,
-    /// Tasks that are ready, by queue. Tasks that became due since the last claim still count as delayed, unless kinds were requested.
+    /// Tasks that are ready, by queue. Tasks that became due since the last claim still count as
+    /// delayed, unless kinds were requested.
     pub ready: BTreeMap<String, u64>,
     /// Tasks that could be claimed now, by `kind`; the empty string for tasks without one.
     pub kinds: BTreeMap<String, WaitingTasks>,
@@ -64,8 +65,8 @@ pub struct WaitingTasks {
     pub since: Timestamp,
 }
 
-/// The most kinds that are counted separately, so that a program with one kind per task does not fill the memory of its
-/// observers.
+/// The most kinds that are counted separately, so that a program with one kind per task does not
+/// fill the memory of its observers.
 const MAX_KINDS: usize = 100;
 /// The kind under which the rest is counted.
 const OTHER_KINDS: &str = "other";
@@ -84,8 +85,8 @@ struct SpecBrief<'a> {
 }
 
 impl Summary {
-    /// Counts a task that could be claimed now under the kind in its stored spec. `due` is the time at which it became due, if it
-    /// is still stored as delayed.
+    /// Counts a task that could be claimed now under the kind in its stored spec. `due` is the time
+    /// at which it became due, if it is still stored as delayed.
     pub fn count_kind(&mut self, tid: Tid, spec: &str, due: Option<Timestamp>) {
         // An unreadable spec fails when it is claimed; until then it waits like any other.
         let nothing = SpecBrief {

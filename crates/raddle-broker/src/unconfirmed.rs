@@ -1,7 +1,8 @@
 //! Completions whose reply was lost.
 //!
-//! A call that failed on the way may still have been performed. Sent again, the same completion would be reported as stale, and
-//! the broker would count a refused write although it had accepted it. So the caller checks the task before it sends again.
+//! A call that failed on the way may still have been performed. Sent again, the same completion
+//! would be reported as stale, and the broker would count a refused write although it had accepted
+//! it. So the caller checks the task before it sends again.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,7 +19,8 @@ use crate::{AttemptId, Completion, CompletionOutcome, Error, Queries, Result};
 pub struct UnconfirmedCompletions(Mutex<HashSet<AttemptId>>);
 
 impl UnconfirmedCompletions {
-    /// Completes attempts with `send`, except those that an earlier call without a reply has completed.
+    /// Completes attempts with `send`, except those that an earlier call without a reply has
+    /// completed.
     pub async fn complete(
         &self,
         broker: &impl Queries,
@@ -96,8 +98,8 @@ pub fn is_unconfirmed(error: &Error) -> bool {
     )
 }
 
-/// The outcome of an attempt if the task shows that this completion was recorded. Reports contain timestamps, so two different
-/// completions never have equal reports.
+/// The outcome of an attempt if the task shows that this completion was recorded. Reports contain
+/// timestamps, so two different completions never have equal reports.
 fn recorded_outcome(task: &TaskView, completion: &Completion) -> Option<CompletionOutcome> {
     if task.attempt != completion.attempt_id.attempt
         || task

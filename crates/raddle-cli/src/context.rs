@@ -88,8 +88,8 @@ impl Context {
     }
 
     /// Opens the broker for a service. It waits without limit for a server that cannot be reached,
-    /// at the start or later. A service in the background does not wait for its first connection: the
-    /// command that started it waits for its id.
+    /// at the start or later. A service in the background does not wait for its first connection:
+    /// the command that started it waits for its id.
     pub(crate) async fn open_for_service(&self) -> Outcome<Arc<dyn Broker>> {
         if self.project.url.has_password() {
             // Tasks may be processes of the same user, and could read the URL with its password

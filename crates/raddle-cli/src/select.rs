@@ -10,7 +10,8 @@ use crate::{
     tid,
 };
 
-/// Selects tasks. A filter gives the oldest first, and only those in `states` unless it names states.
+/// Selects tasks. A filter gives the oldest first, and only those in `states` unless it names
+/// states.
 pub(crate) async fn select_tasks(
     broker: &dyn Broker,
     args: &SelectArgs,

@@ -84,7 +84,8 @@ pub(crate) fn apply_flags(mut spec: TaskSpec, flags: &SpecArgs) -> Outcome<TaskS
     spec.isolation_fallback |= flags.isolation_fallback;
     set(&mut spec.network, &flags.network);
     if flags.network == Some(NetworkPolicy::None) && spec.isolation() <= Isolation::Process {
-        // Validation cannot refuse the default of a spec, but a user who writes the flag relies on it.
+        // Validation cannot refuse the default of a spec, but a user who writes the flag relies on
+        // it.
         return Err(Failure::Usage(
             "'network': means nothing without the isolation 'sandbox'".into(),
         ));

@@ -27,7 +27,7 @@ pub struct Explanation {
     pub reason: WaitReason,
     /// The reason as text.
     pub text: String,
-    /// What to do about it.
+    /// The fix.
     pub hint: Option<String>,
 }
 

@@ -27,7 +27,7 @@ pub trait Handler: Send + Sync + 'static {
     ) -> Result<Value, ReportedError>;
 }
 
-/// What a handler can report and read while it runs.
+/// The context of a running handler: what it can report and read.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct HandlerContext;

@@ -61,9 +61,9 @@ impl DockerEngine {
     /// The engine that `DOCKER_HOST` names, or the default one.
     pub fn from_env() -> Result<Self, LaunchError> {
         match env::var(HOST).ok().filter(|host| !host.is_empty()) {
-            None => Ok(Self::at(SOCKET)),
+            None => Ok(Self::at_socket(SOCKET)),
             Some(host) => match host.strip_prefix("unix://") {
-                Some(path) => Ok(Self::at(path)),
+                Some(path) => Ok(Self::at_socket(path)),
                 // Containers mount directories of this machine, so the engine must be local.
                 None => Err(LaunchError::new(
                     LaunchFailure::Unreachable,
@@ -76,7 +76,7 @@ impl DockerEngine {
     }
 
     /// The engine at this socket.
-    pub fn at(socket: impl Into<PathBuf>) -> Self {
+    pub fn at_socket(socket: impl Into<PathBuf>) -> Self {
         Self {
             socket: socket.into(),
         }

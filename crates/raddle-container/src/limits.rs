@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Deserializer, de};
 
-/// What a container may use.
+/// The resources that a container may use.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContainerLimits {
@@ -49,7 +49,7 @@ const UNCONFINED: &str = "unconfined";
 pub struct InvalidLimit {
     /// Its key in `spawner.toml`.
     pub key: &'static str,
-    /// What is wrong with it.
+    /// The problem with it.
     pub reason: String,
 }
 

@@ -13,7 +13,7 @@ use super::{GroupWorker, Process, source_consumer::stream_of};
 pub struct GroupConfigError {
     /// The key, such as `process.mail.worker[0].slug`.
     pub path: String,
-    /// What is wrong, and what to do.
+    /// The problem and the fix.
     pub reason: String,
 }
 

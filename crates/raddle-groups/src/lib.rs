@@ -1,5 +1,5 @@
-//! Groups: supervised replicas of processes that host workers, replaced when they hang, and stopped in
-//! stages.
+//! Groups: supervised replicas of processes that host workers, replaced when they hang, and stopped
+//! in stages.
 //!
 //! ```text
 //!              start, signals                claim, run, finish
@@ -27,9 +27,9 @@
 //! | `lifecycle.rs` | register, run, deregister; the builder |
 //! | `group_process.rs`, `hook.rs` | the side of a group process: what it does besides being a worker |
 //!
-//! [`raddle_supervisor`] decides which process is started, replaced and stopped. A manager is itself a
-//! task: it has an id, a registration, control queues and a title. Its processes are ordinary workers
-//! that serve the queues of their slugs.
+//! [`raddle_supervisor`] decides which process is started, replaced and stopped. A manager is
+//! itself a task: it has an id, a registration, control queues and a title. Its processes are
+//! ordinary workers that serve the queues of their slugs.
 
 mod backlog;
 mod check;

@@ -83,7 +83,7 @@ pub struct GroupWorker {
     pub sources: Vec<String>,
     /// Timeout of an attempt.
     pub execution_timeout: HumanDuration,
-    /// What happens to an event whose task fails.
+    /// The fate of an event whose task fails.
     pub on_error: OnError,
     /// Retry policy, with `on_error = "retry"`.
     pub retry: Option<RetryPolicy>,
@@ -105,7 +105,7 @@ pub struct GroupWorker {
     pub cwd: Option<String>,
 }
 
-/// What happens to an event whose task fails.
+/// The fate of an event whose task fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
@@ -128,7 +128,7 @@ pub struct Trigger {
     pub cron: Option<Cron>,
     /// Their time zone.
     pub timezone: Option<String>,
-    /// What happens to missed due times.
+    /// The policy for missed due times.
     #[serde(default)]
     pub missed: MissedPolicy,
     /// How long after its due time an event may start.

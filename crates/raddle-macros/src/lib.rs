@@ -45,8 +45,8 @@ pub fn main(options: TokenStream, item: TokenStream) -> TokenStream {
         .into()
 }
 
-/// Runs a function once in each process that runs routines, before the first. The returned value is the
-/// process's state of that type, which routines take as `raddle::State<T>`.
+/// Runs a function once in each process that runs routines, before the first. The returned value is
+/// the process's state of that type, which routines take as `raddle::State<T>`.
 #[proc_macro_attribute]
 pub fn startup(options: TokenStream, item: TokenStream) -> TokenStream {
     lifecycle_hook(lifecycle::Stage::Startup, options, item)

@@ -1,5 +1,5 @@
-//! `#[raddle::startup]` and `#[raddle::shutdown]`: functions that run once in each process that runs
-//! routines.
+//! `#[raddle::startup]` and `#[raddle::shutdown]`: functions that run once in each process that
+//! runs routines.
 
 use proc_macro2::TokenStream;
 use quote::quote;

@@ -1,4 +1,5 @@
-//! How many `/bin/true` a second: through one runner, and with bare `posix_spawn` and `waitpid`, interleaved in one run.
+//! How many `/bin/true` a second: through one runner, and with bare `posix_spawn` and `waitpid`,
+//! interleaved in one run.
 //!
 //! `cargo run --release -p raddle-runner --example spawn_rate [TASKS [ROUNDS]]`
 
@@ -70,7 +71,8 @@ fn bare(tasks: u32) -> std::io::Result<Duration> {
     let begin = Instant::now();
     for _ in 0..tasks {
         let (mut pid, mut status) = (0, 0);
-        // SAFETY: every pointer is to a local that outlives the call; the argument arrays end with null.
+        // SAFETY: every pointer is to a local that outlives the call; the argument arrays end with
+        // null.
         let (error, got) = unsafe {
             let error = libc::posix_spawn(
                 &raw mut pid,

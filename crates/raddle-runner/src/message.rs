@@ -104,8 +104,8 @@ pub enum ExecTarget {
     /// command in there. It reports how the command ended on [`OutputChannel::Reply`], and is
     /// paused with SIGTSTP, so that it can pause the container's processes.
     ContainerSupervisor(Vec<String>),
-    /// A host: a program that speaks the host protocol on descriptor 3, which the runner was started
-    /// with ([`Runner::spawn_for_host`](crate::Runner::spawn_for_host)).
+    /// A host: a program that speaks the host protocol on descriptor 3, which the runner was
+    /// started with ([`Runner::spawn_for_host`](crate::Runner::spawn_for_host)).
     Host {
         /// The program and its arguments; empty for the runner's own program.
         argv: Vec<String>,

@@ -87,7 +87,7 @@ pub enum LauncherKind {
 pub struct ConfigError {
     /// The key, such as `spawner.warm_pool`.
     path: String,
-    /// What is invalid, and what to do.
+    /// The invalid key and the fix.
     reason: String,
 }
 

@@ -35,7 +35,7 @@ pub fn worker_args(name: &str, queues: &[impl Borrow<str>]) -> [String; 7] {
     .map(String::from)
 }
 
-/// What a launcher reports about a worker.
+/// A launcher's report about a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerEvent {
     /// It is registered and waits for a task.

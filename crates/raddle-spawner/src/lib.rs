@@ -21,10 +21,10 @@
 //! | `service.rs`, `launching.rs`, `stopping.rs` | the loop; launching workers; control commands and stopping |
 //! | `lifecycle.rs`, `spawner_ids.rs` | register, run, deregister; the earlier ids of a spawner |
 //!
-//! `config`, `plan`, `auto`, `worker_table` and `spawner_ids` are pure. [`raddle_supervisor`] decides
-//! which worker is started, held back and stopped, as for groups and pools; the spawner tells it how
-//! many are wanted. A spawner is itself a task: it has an id, a registration, control queues and a
-//! title. Its workers outlive it, and another spawner adopts them.
+//! `config`, `plan`, `auto`, `worker_table` and `spawner_ids` are pure. [`raddle_supervisor`]
+//! decides which worker is started, held back and stopped, as for groups and pools; the spawner
+//! tells it how many are wanted. A spawner is itself a task: it has an id, a registration, control
+//! queues and a title. Its workers outlive it, and another spawner adopts them.
 
 mod auto;
 #[cfg(any(feature = "docker", feature = "kubernetes"))]

@@ -38,7 +38,7 @@ pub struct Options {
     pub worker: worker::Options,
     /// Socket at which it serves the broker to its workers.
     pub socket: Option<PathBuf>,
-    /// What untrusted workers may do at the socket.
+    /// The rights of untrusted workers at the socket.
     pub container_clients: Option<ContainerClients>,
     /// Metrics of its workers. If the workers use `socket` and the broker is a
     /// [`MeteredBroker`](raddle_telemetry::metrics::MeteredBroker), that counts their tasks.

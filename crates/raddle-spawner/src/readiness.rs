@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use super::launcher::WorkerEvent;
 
-/// What one worker has reported so far.
+/// The reports of one worker so far.
 #[derive(Debug, Default)]
 pub(super) struct ReadinessParser {
     is_ready: bool,

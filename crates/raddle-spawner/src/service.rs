@@ -506,11 +506,10 @@ impl SpawnerService {
     fn start_count(&mut self, now: Duration) {
         let census = self.workers.census(self.pending);
         // Not before the registry was read: a waiting count reports everything from its start on.
-        let nobody_waits = self.registry_read && census.capacity() == 0 && self.pending == 0;
+        let is_unused = self.registry_read && census.capacity() == 0 && self.pending == 0;
         // Beyond the worker limit, the exact number makes no difference.
         let matters = self.stale && self.pending <= self.options.config.max_workers().into();
-        if self.counting.is_some() || now < self.count_at || !(self.due || matters || nobody_waits)
-        {
+        if self.counting.is_some() || now < self.count_at || !(self.due || matters || is_unused) {
             return;
         }
         let request = WaitingRequest {
@@ -518,7 +517,7 @@ impl SpawnerService {
             queues: self.options.worker.queues.clone(),
             before: None,
             max: MAX_COUNT,
-            wait: if nobody_waits {
+            wait: if is_unused {
                 self.poll()
             } else {
                 Duration::ZERO

@@ -1,4 +1,4 @@
-//! What control commands do to a spawner, and how it forwards a stop.
+//! Control commands to a spawner, and how it forwards a stop.
 
 use std::{mem, time::Duration};
 

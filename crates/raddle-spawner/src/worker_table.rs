@@ -19,7 +19,7 @@ use super::{
 
 #[derive(Debug)]
 pub(super) struct WorkerTable {
-    /// What its workers register as. Workers of a dead spawner that register the same are adopted.
+    /// The registry info of its workers. Workers of a dead spawner that register the same are adopted.
     template: WorkerInfo,
     /// Workers that the launcher reports.
     reported: HashMap<LaunchId, WorkerRecord>,
@@ -67,7 +67,7 @@ enum WorkerPhase {
     Busy,
 }
 
-/// What an event of a worker means.
+/// The meaning of a worker's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventMeaning {
     /// It was ready this long after its launch.
@@ -399,7 +399,7 @@ mod tests {
         LaunchId::process(pid)
     }
 
-    fn at(millis: u64) -> Duration {
+    fn after_millis(millis: u64) -> Duration {
         Duration::from_millis(millis)
     }
 
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn a_worker_starts_waits_works_and_exits() {
         let mut workers = WorkerTable::new(info(0));
-        workers.add_launched(id(7), ChildId(7), at(10));
+        workers.add_launched(id(7), ChildId(7), after_millis(10));
         assert_eq!(
             (workers.child(&id(7)), workers.child(&id(8))),
             (Some(ChildId(7)), None)
@@ -424,8 +424,8 @@ mod tests {
             }
         );
         assert_eq!(
-            workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), at(40)),
-            EventMeaning::Started(at(30))
+            workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), after_millis(40)),
+            EventMeaning::Started(after_millis(30))
         );
         assert_eq!(
             workers.census(0),
@@ -435,11 +435,11 @@ mod tests {
             }
         );
         assert_eq!(
-            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, at(50)),
+            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, after_millis(50)),
             EventMeaning::TaskClaimed
         );
         assert_eq!(
-            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, at(51)),
+            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, after_millis(51)),
             EventMeaning::Nothing
         );
         assert_eq!(
@@ -450,18 +450,22 @@ mod tests {
             }
         );
         assert_eq!(
-            workers.apply_event(&id(7), &WorkerEvent::Exited(ExitKind::Code(0)), at(60)),
+            workers.apply_event(
+                &id(7),
+                &WorkerEvent::Exited(ExitKind::Code(0)),
+                after_millis(60)
+            ),
             exited(ExitKind::Code(0), true)
         );
         assert_eq!(workers.len(), 0);
         assert_eq!(
-            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, at(70)),
+            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, after_millis(70)),
             EventMeaning::Nothing
         );
-        workers.add_launched(id(8), ChildId(8), at(80));
+        workers.add_launched(id(8), ChildId(8), after_millis(80));
         let error = LaunchError::new(LaunchFailure::Image, "there is none");
         assert_eq!(
-            workers.apply_event(&id(8), &WorkerEvent::Failed(error), at(90)),
+            workers.apply_event(&id(8), &WorkerEvent::Failed(error), after_millis(90)),
             EventMeaning::NotLaunched
         );
         assert_eq!(workers.len(), 0);
@@ -471,20 +475,32 @@ mod tests {
     #[test]
     fn distinguishes_a_death_before_readiness() {
         let mut workers = WorkerTable::new(info(0));
-        workers.add_launched(id(7), ChildId(7), at(0));
+        workers.add_launched(id(7), ChildId(7), after_millis(0));
         assert_eq!(
-            workers.apply_event(&id(7), &WorkerEvent::Exited(ExitKind::Code(125)), at(1)),
+            workers.apply_event(
+                &id(7),
+                &WorkerEvent::Exited(ExitKind::Code(125)),
+                after_millis(1)
+            ),
             EventMeaning::FailedStart(ExitKind::Code(125))
         );
-        workers.add_launched(id(8), ChildId(8), at(0));
+        workers.add_launched(id(8), ChildId(8), after_millis(0));
         assert_eq!(
-            workers.apply_event(&id(8), &WorkerEvent::Exited(ExitKind::Code(0)), at(1)),
+            workers.apply_event(
+                &id(8),
+                &WorkerEvent::Exited(ExitKind::Code(0)),
+                after_millis(1)
+            ),
             exited(ExitKind::Code(0), false)
         );
-        workers.add_launched(id(9), ChildId(9), at(0));
-        workers.apply_event(&id(9), &WorkerEvent::Ready(tid(1)), at(1));
+        workers.add_launched(id(9), ChildId(9), after_millis(0));
+        workers.apply_event(&id(9), &WorkerEvent::Ready(tid(1)), after_millis(1));
         assert_eq!(
-            workers.apply_event(&id(9), &WorkerEvent::Exited(ExitKind::Signal(9)), at(2)),
+            workers.apply_event(
+                &id(9),
+                &WorkerEvent::Exited(ExitKind::Signal(9)),
+                after_millis(2)
+            ),
             exited(ExitKind::Signal(9), false)
         );
     }
@@ -517,7 +533,7 @@ mod tests {
     #[test]
     fn adopts_similar_workers_and_counts_them_once() {
         let mut workers = WorkerTable::new(info(0));
-        workers.add_launched(id(7), ChildId(7), at(0));
+        workers.add_launched(id(7), ChildId(7), after_millis(0));
         let elsewhere = WorkerInfo {
             host: "there".into(),
             ..info(9)
@@ -546,7 +562,7 @@ mod tests {
         ];
         assert_eq!(
             workers
-                .apply_registry(&registry, &[], recognise_process, at(0))
+                .apply_registry(&registry, &[], recognise_process, after_millis(0))
                 .found,
             [tid(2), tid(3)]
         );
@@ -560,13 +576,13 @@ mod tests {
             }
         );
         assert_eq!(
-            workers.apply_registry(&registry, &[], recognise_process, at(0)),
+            workers.apply_registry(&registry, &[], recognise_process, after_millis(0)),
             RegistryDiff::default(),
             "they are known by now"
         );
-        workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), at(1));
+        workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), after_millis(1));
         assert_eq!(workers.tids().count(), 3);
-        workers.apply_registry(&[], &[], recognise_process, at(0));
+        workers.apply_registry(&[], &[], recognise_process, after_millis(0));
         assert_eq!(
             workers.census(0),
             WorkerCounts {
@@ -591,7 +607,7 @@ mod tests {
         let mut workers = WorkerTable::new(info(0));
         assert_eq!(
             workers
-                .apply_registry(&registry, &[alive], recognise_process, at(0))
+                .apply_registry(&registry, &[alive], recognise_process, after_millis(0))
                 .found,
             [tid(2), tid(3)]
         );
@@ -611,7 +627,7 @@ mod tests {
         );
         assert_eq!(
             workers
-                .apply_registry(&registry, &[], recognise_process, at(1))
+                .apply_registry(&registry, &[], recognise_process, after_millis(1))
                 .found,
             [tid(1)]
         );
@@ -628,8 +644,8 @@ mod tests {
     #[test]
     fn counts_adopted_workers_and_drops_missing_ones() {
         let mut workers = WorkerTable::new(info(0));
-        workers.add_adopted(id(7), ChildId(7), at(0));
-        workers.add_adopted(id(8), ChildId(8), at(0));
+        workers.add_adopted(id(7), ChildId(7), after_millis(0));
+        workers.add_adopted(id(8), ChildId(8), after_millis(0));
         assert_eq!(
             workers.census(0),
             WorkerCounts {
@@ -639,7 +655,7 @@ mod tests {
         );
         let registry = [entry(1, info(7), 0.0)];
         assert_eq!(
-            workers.apply_registry(&registry, &[], recognise_process, at(1000)),
+            workers.apply_registry(&registry, &[], recognise_process, after_millis(1000)),
             RegistryDiff::default(),
             "its launcher reports it"
         );
@@ -652,11 +668,11 @@ mod tests {
             }
         );
         assert_eq!(
-            workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), at(1001)),
+            workers.apply_event(&id(7), &WorkerEvent::Ready(tid(1)), after_millis(1001)),
             EventMeaning::Nothing
         );
         assert_eq!(
-            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, at(1002)),
+            workers.apply_event(&id(7), &WorkerEvent::TaskClaimed, after_millis(1002)),
             EventMeaning::TaskClaimed
         );
         assert_eq!(
@@ -669,13 +685,13 @@ mod tests {
         );
         assert_eq!(
             workers
-                .apply_registry(&registry, &[], recognise_process, at(14_999))
+                .apply_registry(&registry, &[], recognise_process, after_millis(14_999))
                 .strays,
             []
         );
         assert_eq!(
             workers
-                .apply_registry(&registry, &[], recognise_process, at(15_000))
+                .apply_registry(&registry, &[], recognise_process, after_millis(15_000))
                 .strays,
             [id(8)],
             "it never was registered"
@@ -684,33 +700,33 @@ mod tests {
             workers.apply_event(
                 &id(8),
                 &WorkerEvent::Exited(ExitKind::Signal(9)),
-                at(15_100)
+                after_millis(15_100)
             ),
             exited(ExitKind::Signal(9), false)
         );
         assert_eq!(
             workers
-                .apply_registry(&[], &[], recognise_process, at(16_000))
+                .apply_registry(&[], &[], recognise_process, after_millis(16_000))
                 .strays,
             []
         );
         assert_eq!(
             workers
-                .apply_registry(&[], &[], recognise_process, at(30_999))
+                .apply_registry(&[], &[], recognise_process, after_millis(30_999))
                 .strays,
             []
         );
         assert_eq!(
             workers
-                .apply_registry(&[], &[], recognise_process, at(31_000))
+                .apply_registry(&[], &[], recognise_process, after_millis(31_000))
                 .strays,
             [id(7)],
             "it is not registered any more"
         );
-        workers.add_launched(id(9), ChildId(9), at(31_000));
+        workers.add_launched(id(9), ChildId(9), after_millis(31_000));
         assert_eq!(
             workers
-                .apply_registry(&[], &[], recognise_process, at(99_000))
+                .apply_registry(&[], &[], recognise_process, after_millis(99_000))
                 .strays,
             [id(7)],
             "the launcher reports its own workers"

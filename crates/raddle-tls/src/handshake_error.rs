@@ -1,8 +1,8 @@
 //! Classifies failed TLS handshakes, for counters, logs and decisions.
 //!
 //! In TLS 1.3 a caller's handshake is complete before the worker has verified the caller's
-//! certificate. A refusal arrives with the first read, as an alert; `HandshakeError::from_io` classifies
-//! that error too.
+//! certificate. A refusal arrives with the first read, as an alert; `HandshakeError::from_io`
+//! classifies that error too.
 
 use std::io;
 

@@ -104,7 +104,7 @@ pub struct Registration {
     listener: JoinHandle<()>,
     /// The thread that renews the lease.
     pub renewer: RenewerThread,
-    /// What heartbeats report.
+    /// The values that heartbeats report.
     pub stats: Arc<WorkerStats>,
     /// The lease is lost: others may have its tasks.
     pub lost: bool,

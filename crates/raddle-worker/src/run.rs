@@ -36,7 +36,7 @@ const PAUSE_WITHIN: Duration = Duration::from_secs(2);
 /// How long an inline worker may take to release its task: longer than the grace of a command.
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// What to run, and how.
+/// A task to run, and the options for it.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The task.

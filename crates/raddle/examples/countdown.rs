@@ -1,4 +1,5 @@
-//! A program whose functions are called in other processes, one of them a stream: see docs/how-to/calls.md.
+//! A program whose functions are called in other processes, one of them a stream: see
+//! docs/how-to/calls.md.
 
 use raddle::{Stream, WorkerPool};
 

@@ -1,4 +1,5 @@
-//! `cargo xtask record`: the images of the documents, from a real run and from the measured numbers.
+//! `cargo xtask record`: the images of the documents, from a real run and from the measured
+//! numbers.
 
 mod chart;
 mod svg;

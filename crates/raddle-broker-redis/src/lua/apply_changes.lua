@@ -115,7 +115,7 @@ for i = 1, #changes do
       call('ZADD', TASK_MESSAGES, '0', it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])
       notify('queue')
     end
-    -- What attempts have chained is submitted with their end, in order.
+    -- Chained tasks are submitted with the end of their attempt, in order.
     for _, packed in ipairs(it.submits_chained and chained or {}) do
       local tids = submit(cmsgpack.unpack(packed))
       submitted = submitted + #tids

@@ -45,7 +45,7 @@ if next_due[1] and tonumber(next_due[2]) <= now_us then
   next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 end
 
--- What is claimed: ids and members of READY. And the partition of the first ready task that
+-- The claimed tasks: ids and members of READY. And the partition of the first ready task that
 -- remains.
 local tids, from_ready, left = {}, {}, nil
 -- Reads a chunk of each partition, merges them, and takes tasks up to the point where an unread

@@ -350,8 +350,8 @@ local function leave_batch(tid)
   if ok and decoded.batch then call('ZREM', BATCHES, decoded.batch .. ' ' .. tid) end
 end
 
--- Leases do not expire while no worker is heard: nobody can renew one at a server that is down or
--- suspended, and nobody takes over. After a silence of this many milliseconds, every lease that had
+-- Leases do not expire while no worker calls: no worker can renew one at a server that is down or
+-- suspended, and none takes over. After a silence of this many milliseconds, every lease that had
 -- not expired before is extended by the silence.
 local MIN_SILENCE = 2000
 local function extend_leases(silence)

@@ -41,7 +41,7 @@ async fn running(broker: &Handle, spec: TaskSpec) -> Result<AttemptId> {
     begin(broker, owner).await
 }
 
-/// What has been submitted by a task, the oldest first.
+/// Returns the tasks that a task has submitted, oldest first.
 async fn children(broker: &Handle, parent: Tid) -> Result<Vec<TaskView>> {
     let mut tasks = broker.tasks(TaskFilter::default()).await?;
     tasks.retain(|task| task.parent == Some(parent));
@@ -130,7 +130,8 @@ pub async fn hides_chained_tasks_before_the_end(store: &dyn Fixture) -> Result<(
     Ok(())
 }
 
-/// They are submitted then, and so stand behind what was submitted before, and are news to who reads the log.
+/// They are submitted then, and so stand behind what was submitted before, and are news to who
+/// reads the log.
 pub async fn they_are_as_old_as_the_end(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let attempt_id = running(broker, spec("parent")).await?;
@@ -206,7 +207,7 @@ pub async fn any_other_end_leaves_nothing(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// What the failed ones had chained was theirs.
+/// Chained tasks of failed attempts are dropped.
 pub async fn only_the_attempt_that_succeeds_is_followed(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let first = running(broker, retrying(3, HumanDuration::default())).await?;
@@ -301,7 +302,7 @@ pub async fn a_late_attempt_chains_nothing(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Nothing is refused in the name of a task that is not there, and workers are followed by nobody.
+/// An unknown task, a finished task and the task of a worker cannot chain.
 pub async fn refuses_to_chain_without_a_current_attempt(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unknown = Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
@@ -356,7 +357,7 @@ pub async fn one_invalid_task_refuses_all_of_its_call(store: &dyn Fixture) -> Re
     Ok(())
 }
 
-/// In number and in bytes. What is above is refused, and the rest stands.
+/// The limits are a number and a size. A call above them is refused, and earlier calls stay.
 pub async fn an_attempt_chains_so_much_and_no_more(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let attempt_id = running(broker, spec("parent")).await?;
@@ -540,7 +541,7 @@ pub async fn one_that_has_waited_for_too_long_expires(store: &dyn Fixture) -> Re
     assert_eq!(
         broker.due_items(AT_ONCE).await?.expired,
         0,
-        "nobody waits yet"
+        "no worker waits yet"
     );
     end(broker, attempt_id, success()).await?;
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -565,7 +566,7 @@ pub async fn chained_tasks_wake_waiting_workers(store: &dyn Fixture) -> Result<(
     let (broker, other) = (store.broker(), store.reopen().await);
     let attempt_id = running(broker, spec("parent")).await?;
     let owner = other.register(info("waiting"), TTL).await?;
-    // A queue that nobody had anything in before.
+    // The queue is new, so its partition is new to all workers.
     chain_specs(
         broker,
         attempt_id,
@@ -608,7 +609,7 @@ pub async fn a_key_that_is_taken_then_is_respected(store: &dyn Fixture) -> Resul
         spec("plain"),
     ];
     chain_specs(broker, attempt_id, tasks).await?;
-    // Nobody has the key yet, and who comes first has it.
+    // No task holds the key yet: the first that is submitted gets it.
     submit(broker, keyed("other", "taken")).await?;
     end(broker, attempt_id, success()).await?;
     assert_eq!(
@@ -805,7 +806,8 @@ pub async fn concurrent_chaining_loses_no_task(store: &dyn Fixture) -> Result<()
     Ok(())
 }
 
-/// A chain call and the end of its attempt: either it came in time, or it is offset that it did not.
+/// A chain call and the end of its attempt: either it came in time, or it is offset that it did
+/// not.
 pub async fn reports_whether_a_racing_chain_call_succeeded(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     for _ in 0..20 {

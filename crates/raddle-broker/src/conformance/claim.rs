@@ -56,7 +56,7 @@ pub async fn a_claim_begins_an_attempt(store: &dyn Fixture) -> Result<()> {
     );
     assert!(
         claim(broker, owner, 5).await?.is_empty(),
-        "what is claimed is not there any more"
+        "a claimed task is not claimed again"
     );
     Ok(())
 }
@@ -266,7 +266,9 @@ pub async fn a_task_without_a_fitting_worker_delays_no_other(store: &dyn Fixture
 }
 
 /// However many stand in front.
-pub async fn order_holds_behind_many_tasks_without_a_fitting_worker(store: &dyn Fixture) -> Result<()> {
+pub async fn order_holds_behind_many_tasks_without_a_fitting_worker(
+    store: &dyn Fixture,
+) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let needing = |name: &str, requires: &str| TaskSpec {
@@ -382,7 +384,7 @@ pub async fn one_task_that_is_not_ready_is_not_given(store: &dyn Fixture) -> Res
     Ok(())
 }
 
-/// Not before, and without anybody else doing anything.
+/// It is not claimed earlier, and no other call is needed.
 pub async fn a_delayed_task_is_given_when_it_is_due(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
@@ -535,7 +537,7 @@ pub async fn an_unregistered_worker_claims_nothing(store: &dyn Fixture) -> Resul
     Ok(())
 }
 
-/// Its runners have given up; what it claimed now nobody would run.
+/// Its runners have given up, so they would not run what it claims now.
 pub async fn a_worker_with_an_expired_lease_claims_nothing(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
@@ -550,7 +552,7 @@ pub async fn a_worker_with_an_expired_lease_claims_nothing(store: &dyn Fixture) 
     Ok(())
 }
 
-/// What comes later goes to others.
+/// Later tasks go to other workers.
 pub async fn a_claim_that_is_given_up_loses_nothing(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;

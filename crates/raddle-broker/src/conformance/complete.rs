@@ -379,7 +379,8 @@ pub async fn a_finish_of_an_earlier_attempt_is_stale(store: &dyn Fixture) -> Res
     Ok(())
 }
 
-/// A server that forgets a claim gives its number to another worker. Only the owner tells the two attempts apart.
+/// A server that forgets a claim gives its number to another worker. Only the owner tells the two
+/// attempts apart.
 pub async fn a_write_of_another_worker_is_refused(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (tid, attempt_id) = running(broker, spec("task")).await?;
@@ -513,7 +514,7 @@ pub async fn outcomes_keep_the_order_of_the_batch(store: &dyn Fixture) -> Result
     Ok(())
 }
 
-/// Nobody would ever read them.
+/// No worker would ever read them.
 pub async fn unread_commands_are_deleted_with_the_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (tid, attempt_id) = running(broker, spec("task")).await?;

@@ -8,7 +8,7 @@ use raddle_model::{
 use super::{Fixture, Handle, support::*};
 use crate::{ClaimRequest, CompletionOutcome, ControlDelivery, DeliveryOutcome, Error, Result};
 
-async fn tell(
+async fn send_command(
     broker: &Handle,
     tid: raddle_model::Tid,
     word: ControlCommand,
@@ -16,7 +16,7 @@ async fn tell(
     broker.control(tid, ControlMessage::new(word)).await
 }
 
-/// Nobody runs it, so the broker obeys.
+/// No worker runs it, so the broker applies the command.
 pub async fn stop_cancels_a_waiting_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
@@ -30,10 +30,10 @@ pub async fn stop_cancels_a_waiting_task(store: &dyn Fixture) -> Result<()> {
     )
     .await?;
     let held = submit(broker, spec("held")).await?;
-    tell(broker, held, ControlCommand::Pause).await?;
+    send_command(broker, held, ControlCommand::Pause).await?;
     for tid in [ready, later, held] {
         assert_eq!(
-            tell(broker, tid, ControlCommand::Stop).await?,
+            send_command(broker, tid, ControlCommand::Stop).await?,
             DeliveryOutcome::Applied(TaskState::Cancelled)
         );
         let task = view(broker, tid).await?;
@@ -72,7 +72,7 @@ pub async fn stop_keeps_a_waiting_task_with_on_stop_requeue(store: &dyn Fixture)
     )
     .await?;
     assert_eq!(
-        tell(broker, by_spec, ControlCommand::Stop).await?,
+        send_command(broker, by_spec, ControlCommand::Stop).await?,
         DeliveryOutcome::Applied(TaskState::Created)
     );
     let by_word = submit(broker, spec("task")).await?;
@@ -100,7 +100,7 @@ pub async fn kill_ends_a_waiting_task(store: &dyn Fixture) -> Result<()> {
     )
     .await?;
     assert_eq!(
-        tell(broker, tid, ControlCommand::Kill).await?,
+        send_command(broker, tid, ControlCommand::Kill).await?,
         DeliveryOutcome::Applied(TaskState::Killed)
     );
     let task = view(broker, tid).await?;
@@ -121,7 +121,7 @@ pub async fn pause_holds_and_resume_lets_go(store: &dyn Fixture) -> Result<()> {
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("first")).await?;
     assert_eq!(
-        tell(broker, tid, ControlCommand::Pause).await?,
+        send_command(broker, tid, ControlCommand::Pause).await?,
         DeliveryOutcome::Applied(TaskState::Created)
     );
     assert!(view(broker, tid).await?.paused);
@@ -129,7 +129,7 @@ pub async fn pause_holds_and_resume_lets_go(store: &dyn Fixture) -> Result<()> {
     assert_eq!(broker.summary().await?.paused, 1);
     submit(broker, spec("second")).await?;
     assert_eq!(
-        tell(broker, tid, ControlCommand::Resume).await?,
+        send_command(broker, tid, ControlCommand::Resume).await?,
         DeliveryOutcome::Applied(TaskState::Created)
     );
     assert!(!view(broker, tid).await?.paused);
@@ -168,9 +168,9 @@ pub async fn a_paused_task_keeps_its_time(store: &dyn Fixture) -> Result<()> {
     )
     .await?;
     let run_at = view(broker, tid).await?.run_at;
-    tell(broker, tid, ControlCommand::Pause).await?;
+    send_command(broker, tid, ControlCommand::Pause).await?;
     assert_eq!(view(broker, tid).await?.run_at, run_at);
-    tell(broker, tid, ControlCommand::Resume).await?;
+    send_command(broker, tid, ControlCommand::Resume).await?;
     assert_eq!(view(broker, tid).await?.run_at, run_at);
     assert!(claim(broker, owner, 1).await?.is_empty());
     assert_eq!(broker.summary().await?.delayed, 1);
@@ -222,7 +222,7 @@ pub async fn pausing_twice_is_pausing_once(store: &dyn Fixture) -> Result<()> {
         ControlCommand::Resume,
     ] {
         assert_eq!(
-            tell(broker, tid, word).await?,
+            send_command(broker, tid, word).await?,
             DeliveryOutcome::Applied(TaskState::Created)
         );
     }
@@ -239,11 +239,11 @@ pub async fn pausing_twice_is_pausing_once(store: &dyn Fixture) -> Result<()> {
 
 /// There is no such task.
 pub async fn refuses_commands_to_an_unknown_task(store: &dyn Fixture) -> Result<()> {
-    let nobody =
+    let unknown =
         raddle_model::Tid::from_u64(1_500_000_000_000_000_000).expect("in the range of ids");
-    let refused = tell(store.broker(), nobody, ControlCommand::Ping).await;
+    let refused = send_command(store.broker(), unknown, ControlCommand::Ping).await;
     assert!(
-        matches!(refused, Err(Error::NotFound(tid)) if tid == nobody),
+        matches!(refused, Err(Error::NotFound(tid)) if tid == unknown),
         "{refused:?}"
     );
     Ok(())
@@ -253,8 +253,8 @@ pub async fn refuses_commands_to_an_unknown_task(store: &dyn Fixture) -> Result<
 pub async fn refuses_commands_to_a_finished_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = submit(broker, spec("task")).await?;
-    tell(broker, tid, ControlCommand::Kill).await?;
-    let refused = tell(broker, tid, ControlCommand::Stop).await;
+    send_command(broker, tid, ControlCommand::Kill).await?;
+    let refused = send_command(broker, tid, ControlCommand::Stop).await;
     assert!(
         matches!(refused, Err(Error::Finished(t, TaskState::Killed)) if t == tid),
         "{refused:?}"
@@ -276,7 +276,7 @@ pub async fn commands_to_an_attempt_reach_only_its_worker(store: &dyn Fixture) -
         ..ControlMessage::new(ControlCommand::Status)
     };
     assert_eq!(
-        tell(&other, tid, ControlCommand::Pause).await?,
+        send_command(&other, tid, ControlCommand::Pause).await?,
         DeliveryOutcome::Sent
     );
     assert_eq!(
@@ -284,7 +284,7 @@ pub async fn commands_to_an_attempt_reach_only_its_worker(store: &dyn Fixture) -
         DeliveryOutcome::Sent
     );
     assert_eq!(
-        tell(&other, second, ControlCommand::Ping).await?,
+        send_command(&other, second, ControlCommand::Ping).await?,
         DeliveryOutcome::Sent
     );
     let words = broker.recv_commands(owner, SOON).await?;
@@ -302,13 +302,13 @@ pub async fn commands_to_an_attempt_reach_only_its_worker(store: &dyn Fixture) -
     Ok(())
 }
 
-/// What did not reach the attempt is meant for the task.
+/// A command that did not reach the attempt applies to the task.
 pub async fn unread_commands_apply_to_a_released_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     let attempt_id = begin(broker, owner).await?;
-    tell(broker, tid, ControlCommand::Pause).await?;
+    send_command(broker, tid, ControlCommand::Pause).await?;
     assert!(matches!(
         release(broker, attempt_id).await?,
         CompletionOutcome::Retry(_)
@@ -316,9 +316,9 @@ pub async fn unread_commands_apply_to_a_released_task(store: &dyn Fixture) -> Re
     assert!(view(broker, tid).await?.paused);
     assert!(claim(broker, owner, 1).await?.is_empty());
     assert!(bodies(broker, &ctrl_in(tid)).await?.is_empty());
-    tell(broker, tid, ControlCommand::Resume).await?;
+    send_command(broker, tid, ControlCommand::Resume).await?;
     let attempt_id = begin(broker, owner).await?;
-    tell(broker, tid, ControlCommand::Kill).await?;
+    send_command(broker, tid, ControlCommand::Kill).await?;
     assert_eq!(
         release(broker, attempt_id).await?,
         CompletionOutcome::Finished(TaskState::Killed)
@@ -333,7 +333,7 @@ pub async fn unread_commands_apply_to_a_retried_task(store: &dyn Fixture) -> Res
     let owner = worker(broker).await?;
     let tid = submit(broker, retrying(5, HumanDuration::secs(60))).await?;
     let attempt_id = begin(broker, owner).await?;
-    tell(broker, tid, ControlCommand::Stop).await?;
+    send_command(broker, tid, ControlCommand::Stop).await?;
     assert_eq!(
         end(broker, attempt_id, failure()).await?,
         CompletionOutcome::Finished(TaskState::Cancelled)
@@ -347,14 +347,14 @@ pub async fn unread_commands_apply_to_a_retried_task(store: &dyn Fixture) -> Res
     Ok(())
 }
 
-/// It does not stand in the way of the next.
+/// It does not block the next message.
 pub async fn logs_and_skips_malformed_commands(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     let attempt_id = begin(broker, owner).await?;
     broker.put(ctrl_in(tid), vec!["ATTENTION".into()]).await?;
-    tell(broker, tid, ControlCommand::Pause).await?;
+    send_command(broker, tid, ControlCommand::Pause).await?;
     release(broker, attempt_id).await?;
     let steps = kinds(broker, tid).await?;
     assert_eq!(
@@ -376,7 +376,7 @@ pub async fn an_ignored_message_to_an_attempt_is_an_event(store: &dyn Fixture) -
     let tid = submit(broker, spec("task")).await?;
     begin(broker, owner).await?;
     broker.put(ctrl_in(tid), vec!["ATTENTION".into()]).await?;
-    tell(broker, tid, ControlCommand::Kill).await?;
+    send_command(broker, tid, ControlCommand::Kill).await?;
     let delivered = broker.recv_commands(owner, SOON).await?;
     assert_eq!(
         delivered,
@@ -441,7 +441,8 @@ pub async fn an_attempt_that_stands_still_shows_as_paused(store: &dyn Fixture) -
     Ok(())
 }
 
-/// Whoever paused it has not been asked whether it may go on elsewhere: whether its worker gave it back, is gone, or saw it fail.
+/// The user who paused it has not resumed it: it stays paused after a release, the loss of its
+/// worker or a failure.
 pub async fn a_pause_outlives_its_attempt(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
@@ -487,7 +488,7 @@ pub async fn a_pause_outlives_its_attempt(store: &dyn Fixture) -> Result<()> {
                 .is_empty()
         );
         assert_eq!(
-            tell(broker, tid, ControlCommand::Resume).await?,
+            send_command(broker, tid, ControlCommand::Resume).await?,
             DeliveryOutcome::Applied(TaskState::Created)
         );
         assert_eq!(
@@ -503,14 +504,14 @@ pub async fn a_pause_outlives_its_attempt(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// The last word counts, also when nobody was there to obey it.
+/// The last command counts, also if no attempt was there to apply it.
 pub async fn a_pause_that_was_taken_back_in_time_does_not(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
     let tid = submit(broker, spec("task")).await?;
     let attempt_id = begin(broker, owner).await?;
     broker.mark_paused(attempt_id, true).await?;
-    tell(broker, tid, ControlCommand::Resume).await?;
+    send_command(broker, tid, ControlCommand::Resume).await?;
     release(broker, attempt_id).await?;
     assert!(!view(broker, tid).await?.paused);
     assert_eq!(take(broker, owner).await?.tid, tid);

@@ -1,4 +1,4 @@
-//! Tasks that nobody takes in time.
+//! Tasks that no worker claims in time.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ async fn assert_expired(broker: &Handle, tid: Tid) -> Result<()> {
     Ok(())
 }
 
-/// Ends all that has expired, as whoever waits for the agenda does.
+/// Ends all expired tasks, as schedulers do.
 async fn sweep(broker: &Handle) -> Result<u64> {
     let mut ended = 0;
     loop {
@@ -56,7 +56,7 @@ async fn sweep(broker: &Handle) -> Result<u64> {
     }
 }
 
-/// Whether anybody else has looked at it or not.
+/// A claim does not depend on a scheduler that ends expired tasks first.
 pub async fn does_not_hand_out_expired_tasks(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
@@ -68,7 +68,7 @@ pub async fn does_not_hand_out_expired_tasks(store: &dyn Fixture) -> Result<()> 
     assert_expired(broker, tid).await
 }
 
-/// By whoever waits for it.
+/// The scheduler that waits for due items ends it.
 pub async fn expires_tasks_without_a_claim(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (tid, other) = (
@@ -180,7 +180,7 @@ pub async fn a_failure_in_time_is_retried_after_the_expiry(store: &dyn Fixture) 
     Ok(())
 }
 
-/// Though somebody had it when its time came.
+/// A worker held it when it expired.
 pub async fn a_task_released_unrun_expires(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
@@ -194,7 +194,7 @@ pub async fn a_task_released_unrun_expires(store: &dyn Fixture) -> Result<()> {
     .await?;
     let attempt_id = take(broker, owner).await?;
     tokio::time::sleep(Duration::from_millis(1050)).await;
-    assert_eq!(sweep(broker).await?, 0, "somebody has it");
+    assert_eq!(sweep(broker).await?, 0, "a worker has it");
     release(broker, attempt_id).await?;
     assert_eq!(claim(broker, owner, 10).await?, []);
     assert_expired(broker, tid).await

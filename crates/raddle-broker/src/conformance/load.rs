@@ -23,7 +23,7 @@ pub async fn eight_claimers_share_two_thousand_tasks(store: &dyn Fixture) -> Res
         let owner = worker(&handle).await?;
         claimers.spawn(async move {
             let mut mine = Vec::new();
-            // Whoever finds nothing for this long has seen the end: the tasks come faster.
+            // No task for this long means that there are no more: tasks come faster than that.
             let patient = ClaimRequest {
                 max: 1 + n,
                 wait: Duration::from_secs(3),

@@ -28,7 +28,7 @@ async fn manager(broker: &Handle, kind: &str, tasks: &str) -> Result<Tid> {
     broker.register(info, TTL).await
 }
 
-async fn ask(broker: &Handle, queue: &str, text: &str) -> Result<Tid> {
+async fn send_request(broker: &Handle, queue: &str, text: &str) -> Result<Tid> {
     match queues::write(&**broker, &free(queue), vec![text.into()]).await?[..] {
         [WriteOutcome::Stored(tid)] => Ok(tid),
         ref other => panic!("one is stored: {other:?}"),
@@ -43,7 +43,7 @@ async fn peek(broker: &Handle, queue: &str) -> Result<Vec<(Tid, String)>> {
         .collect())
 }
 
-/// What a worker of a manager asks for.
+/// A spawn request of a manager's worker.
 fn for_manager(owner: Tid, kind: &str, tasks: &str) -> ClaimRequest {
     let mut caps: CapSet = caps(tasks);
     caps.insert(REQUEST).expect("a tag");
@@ -54,15 +54,16 @@ fn for_manager(owner: Tid, kind: &str, tasks: &str) -> ClaimRequest {
     }
 }
 
-/// Under the id of its message, with its text, below who is asked; and what became of it is in the results.
+/// Under the id of its message, with its text, below who is asked; and what became of it is in the
+/// results.
 pub async fn a_request_is_a_task(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unix = manager(broker, "unix", "grep").await?;
     let queue = "worker.unix.requests";
     let text = r#"{"task": "grep", "params": {"pattern": "x"}}"#;
     let [good, bad] = [
-        ask(broker, queue, text).await?,
-        ask(broker, queue, "no JSON").await?,
+        send_request(broker, queue, text).await?,
+        send_request(broker, queue, "no JSON").await?,
     ];
     assert_eq!(
         peek(broker, queue).await?,
@@ -167,16 +168,17 @@ pub async fn requests_find_their_manager(store: &dyn Fixture) -> Result<()> {
         Ok((task.spec.queue, task.parent))
     };
     let to = "raddle.spawn.requests";
-    let listed = ask(broker, to, r#"{"task": "grep"}"#).await?;
+    let listed = send_request(broker, to, r#"{"task": "grep"}"#).await?;
     assert_eq!(
         parent(listed).await?,
         ("worker.unix.requests".into(), Some(unix))
     );
-    let unlisted = ask(broker, to, r#"{"task": "awk"}"#).await?;
+    let unlisted = send_request(broker, to, r#"{"task": "awk"}"#).await?;
     assert_eq!(parent(unlisted).await?, (to.into(), Some(prime)));
-    let patient = ask(broker, to, r#"{"task": "awk", "wait": true}"#).await?;
+    let patient = send_request(broker, to, r#"{"task": "awk", "wait": true}"#).await?;
     assert_eq!(parent(patient).await?, (WAITING.into(), None));
-    let spelled_out = ask(broker, to, r#"{"spec": {"target": {"command": ["true"]}}}"#).await?;
+    let spelled_out =
+        send_request(broker, to, r#"{"spec": {"target": {"command": ["true"]}}}"#).await?;
     assert_eq!(parent(spelled_out).await?, (to.into(), Some(prime)));
     let waiting = peek(broker, to)
         .await?
@@ -186,7 +188,7 @@ pub async fn requests_find_their_manager(store: &dyn Fixture) -> Result<()> {
     assert_eq!(
         waiting,
         [unlisted, patient, spelled_out],
-        "what waits for anybody is shown there, too"
+        "requests without a manager are shown too"
     );
     let owner = worker(broker).await?;
     let taken = async |kind: &str, tasks: &str| -> Result<Vec<Tid>> {
@@ -204,14 +206,14 @@ pub async fn requests_find_their_manager(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Whoever watches the results is woken by them; and what is sent to the managers of a type reaches them alone.
+/// Results wake their watchers, and a command to the managers of a type reaches only them.
 pub async fn watches_results_and_commands_managers(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let unix = manager(broker, "unix", "grep").await?;
     manager(broker, "ai", "ask").await?;
     let mut watch = Watch::new(free("worker.unix.results"), 0);
     assert!(watch.next(&**broker, AT_ONCE).await?.is_empty());
-    let tid = ask(broker, "worker.unix.requests", r#"{"task": "grep"}"#).await?;
+    let tid = send_request(broker, "worker.unix.requests", r#"{"task": "grep"}"#).await?;
     let owner = worker(broker).await?;
     let attempt_id = broker.claim(for_manager(owner, "unix", "grep")).await?[0].attempt_id;
     end(broker, attempt_id, success()).await?;

@@ -86,7 +86,7 @@ pub async fn peeking_continues_after_an_id(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Under new ids: whoever has read on to the end of a queue sees what is moved there.
+/// Moved messages get new ids, so a reader at the end of the queue sees them.
 pub async fn moved_messages_come_last(store: &dyn Fixture) -> Result<()> {
     let (broker, from, to) = (store.broker(), free("from"), free("to"));
     broker
@@ -147,7 +147,7 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
             .collect(),
         new_messages: Vec::new(),
     };
-    // One for each of two, in queues of their own: partitions that nobody has heard of.
+    // Two tasks in two new queues: their partitions are new to all workers.
     let made = broker
         .apply_transaction(of(&seen, &["x", "y"]))
         .await?
@@ -168,7 +168,7 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
             .apply_transaction(of(&seen, &["x"]))
             .await?,
         None,
-        "somebody was faster"
+        "another caller was faster"
     );
     let left = broker
         .peek(PeekRequest {
@@ -223,7 +223,8 @@ pub async fn messages_become_tasks_once(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// In the step in which the others go, and so once; also into the queue that those were in, and beside tasks that expire or are there already.
+/// In the step in which the others go, and so once; also into the queue that those were in, and
+/// beside tasks that expire or are there already.
 pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
     let (broker, queue) = (store.broker(), free("events"));
     broker
@@ -285,10 +286,10 @@ pub async fn messages_become_others_once(store: &dyn Fixture) -> Result<()> {
         assert_eq!(
             store.reopen().await.apply_transaction(of.clone()).await?,
             None,
-            "somebody was faster"
+            "another caller was faster"
         );
     }
-    // Whoever waits for one hears of it, also if nothing else is changed.
+    // A waiting reader is woken, also if nothing else changes.
     let waiting = store.reopen().await;
     let looks = tokio::spawn(async move { waiting.take(free("late"), 1, SOON).await });
     let none = MessageTransaction {

@@ -1,7 +1,8 @@
 //! The suite that every engine passes. A difference between two engines is a bug in one of them.
 //!
-//! An engine gives a [`Fixture`]; [`conformance!`](crate::conformance!) makes a test of every case for it. Cases are grouped by concern, under the names that
-//! the engines' own files have. They wait for things with a deadline and never sleep until something has probably happened, with one
+//! An engine gives a [`Fixture`]; [`conformance!`](crate::conformance!) makes a test of every case
+//! for it. Cases are grouped by concern, under the names that the engines' own files have. They
+//! wait for things with a deadline and never sleep until something has probably happened, with one
 //! exception: that a lease has run out can only be seen by letting its time pass.
 
 pub mod batches;
@@ -83,8 +84,8 @@ pub fn run<F: Fixture>(
 /// The name of a case, and the case for a store that is made from `T`.
 pub type Case<T> = (&'static str, fn(T));
 
-/// Runs all cases that [`conformance!`](crate::conformance!) lists, some at a time, and says which have failed. For a store that takes so long to make
-/// that they have to share it.
+/// Runs all cases that [`conformance!`](crate::conformance!) lists, some at a time, and says which
+/// have failed. For a store that takes so long to make that they have to share it.
 pub fn run_all<T: Clone + Send + Sync>(cases: Vec<Case<T>>, store: &T) {
     let (queue, failed) = (Mutex::new(cases.into_iter()), Mutex::new(Vec::new()));
     let next = || queue.lock().expect("no holder panics").next();
@@ -110,8 +111,9 @@ pub fn run_all<T: Clone + Send + Sync>(cases: Vec<Case<T>>, store: &T) {
 /// How many cases that share a store run at the same time. Most of them wait most of the time.
 const AT_ONCE: usize = 6;
 
-/// Makes a test of every case, for the engine whose fixture the async function `$make` gives. With `list $make($arg)` it is an expression
-/// instead: all cases, for [`run_all`](conformance::run_all).
+/// Makes a test of every case, for the engine whose fixture the async function `$make` gives. With
+/// `list $make($arg)` it is an expression instead: all cases, for
+/// [`run_all`](conformance::run_all).
 #[macro_export]
 macro_rules! conformance {
     ($make:ident) => {

@@ -40,7 +40,7 @@ enum Step {
     Reclaim,
 }
 
-/// What a task is known to be.
+/// The state in which the model expects a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Waits { held: bool },
@@ -142,7 +142,8 @@ async fn run(broker: Handle, sequence: Vec<Step>) -> Result<()> {
     every_step_was_lawful(&broker, begun).await
 }
 
-/// As the log tells it: each task and each worker has begun with `created`, all that came after is in the table of legal steps, and they stand where that leads.
+/// As the log tells it: each task and each worker has begun with `created`, all that came after is
+/// in the table of legal steps, and they stand where that leads.
 async fn every_step_was_lawful(broker: &Handle, begun: u64) -> Result<()> {
     let mut stands: BTreeMap<Tid, (TaskState, u32)> = BTreeMap::new();
     let mut after = begun;
@@ -164,7 +165,7 @@ async fn every_step_was_lawful(broker: &Handle, begun: u64) -> Result<()> {
                 );
                 continue;
             };
-            // A worker is a task that nobody has claimed: it runs when it enters itself.
+            // A worker is a task without a claim: it runs as soon as it is registered.
             let enters = event.worker == Some(event.tid)
                 && (state, next) == (TaskState::Created, TaskState::Running);
             assert!(
@@ -427,7 +428,7 @@ impl Model {
         Ok(())
     }
 
-    /// What a task had chained is there after its success, and nothing else.
+    /// Asserts that exactly the chained tasks of a successful attempt were submitted.
     async fn learn_of_children(
         &mut self,
         broker: &Handle,
@@ -445,7 +446,8 @@ impl Model {
         Ok(())
     }
 
-    /// Takes over from the engine what a control word has led to. That it is lawful is checked by what follows.
+    /// Takes over from the engine what a control word has led to. That it is lawful is checked by
+    /// what follows.
     async fn learn(&mut self, broker: &Handle, tid: Tid) -> Result<()> {
         let task = view(broker, tid).await?;
         let known = match task.state {

@@ -1,4 +1,4 @@
-//! What attempts wrote.
+//! The output of attempts.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ async fn running(broker: &Handle) -> Result<AttemptId> {
     begin(broker, owner).await
 }
 
-/// The end of an attempt that wrote `before` bytes to standard output while it ran, and ends with `tail`.
+/// The end of an attempt that wrote `before` bytes to standard output while it ran, and ends with
+/// `tail`.
 fn ending(
     attempt_id: AttemptId,
     exit: raddle_model::ExitStatus,
@@ -340,7 +341,7 @@ pub async fn following_ends_after_large_output(store: &dyn Fixture) -> Result<()
     Ok(())
 }
 
-/// Who stops at `done` has seen them all, however much happened to others in between.
+/// A reader that stops at `done` has seen all events of the task, however many other tasks had.
 pub async fn following_ends_after_all_events(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let tid = super::log::finish_behind_many(broker).await?;

@@ -64,7 +64,7 @@ pub async fn old_tasks_go_with_all_their_records(store: &dyn Fixture) -> Result<
     Ok(())
 }
 
-/// What is not over, and what is over but not long enough.
+/// Unfinished tasks stay, and finished ones within their retention.
 pub async fn keeps_unfinished_and_recent_tasks(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;

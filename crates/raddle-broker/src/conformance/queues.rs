@@ -1,4 +1,4 @@
-//! What people do with queues by name, on this engine.
+//! Queues by name: read, write, move, watch and broadcast.
 
 use std::time::Duration;
 
@@ -203,7 +203,11 @@ pub async fn records_are_read_not_taken(store: &dyn Fixture) -> Result<()> {
     );
     queues::write(broker, &inbox, vec!["note".into()]).await?;
     let read = queues::read(broker, &inbox, 9, AT_ONCE).await?;
-    assert_eq!(read.len(), 1, "what people wrote there can be taken");
+    assert_eq!(
+        read.len(),
+        1,
+        "a message that was written there can be taken"
+    );
     assert_eq!(read[0].body, "note");
     assert_eq!(view(store.broker(), tid).await?.state, TaskState::Created);
     Ok(())
@@ -536,7 +540,7 @@ pub async fn a_broadcast_reaches_control_queues_only_by_name(store: &dyn Fixture
     Ok(())
 }
 
-/// What is there, and then what comes.
+/// First the stored messages, then new ones.
 pub async fn watching_shows_each_message_once(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     for queue in [free("jobs"), QueueName::System(SystemQueue::Log)] {

@@ -16,7 +16,9 @@ use crate::{
 };
 
 /// Its worker cannot have died of it.
-pub async fn requeues_unstarted_tasks_of_a_lost_worker_uncharged(store: &dyn Fixture) -> Result<()> {
+pub async fn requeues_unstarted_tasks_of_a_lost_worker_uncharged(
+    store: &dyn Fixture,
+) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
     let tid = submit(broker, spec("task")).await?;
@@ -166,7 +168,7 @@ pub async fn the_worker_itself_has_failed(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Whoever else looks, and however long it takes.
+/// However often other workers reclaim, and however long the task runs.
 pub async fn a_long_task_on_a_live_worker_is_never_taken(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let ttl = Duration::from_millis(1500);
@@ -193,7 +195,7 @@ pub async fn a_long_task_on_a_live_worker_is_never_taken(store: &dyn Fixture) ->
 fn beat_until(mut renewer: Box<dyn crate::LeaseRenewer>, until: Instant) {
     while Instant::now() < until {
         match renewer.renew(Heartbeat::default()) {
-            Ok(pulse) => assert_eq!(pulse, LeaseStatus::Alive(Vec::new())),
+            Ok(status) => assert_eq!(status, LeaseStatus::Alive(Vec::new())),
             Err(error) => assert!(error.is_retryable(), "the engine takes beats: {error:?}"),
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -242,14 +244,14 @@ pub async fn a_late_renewal_reports_an_expired_lease(store: &dyn Fixture) -> Res
     begin(broker, owner).await?;
     outlive(broker, owner).await?;
     let mut renewer = broker.lease_renewer(owner, TTL);
-    let beats = std::thread::spawn(move || {
+    let renewals = std::thread::spawn(move || {
         [
             renewer.renew(Heartbeat::default()),
             renewer.renew(Heartbeat::default()),
         ]
     });
-    for pulse in beats.join().expect("a late beat is no reason to panic") {
-        assert_eq!(pulse?, LeaseStatus::Expired);
+    for status in renewals.join().expect("a late renewal does not panic") {
+        assert_eq!(status?, LeaseStatus::Expired);
     }
     let task = view(broker, tid).await?;
     assert_eq!((task.state, task.losses), (TaskState::Created, 1));
@@ -258,7 +260,7 @@ pub async fn a_late_renewal_reports_an_expired_lease(store: &dyn Fixture) -> Res
     Ok(())
 }
 
-/// Nobody else is needed for it.
+/// No other caller is needed for it.
 pub async fn a_renewal_reclaims_from_lost_workers(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let (owner, other) = (mortal(broker).await?, worker(broker).await?);
@@ -267,13 +269,14 @@ pub async fn a_renewal_reclaims_from_lost_workers(store: &dyn Fixture) -> Result
     outlive(broker, owner).await?;
     let handle = store.reopen().await;
     let (mut renewer, mut taken) = (handle.lease_renewer(other, TTL), Vec::new());
-    // A beat says what is taken as far as it knows by then: one that has no time to wait for it says nothing.
+    // A beat says what is taken as far as it knows by then: one that has no time to wait for it
+    // says nothing.
     while taken.is_empty() && view(broker, attempt_id.tid).await?.state != TaskState::Created {
         let heartbeat =
             std::thread::scope(|scope| scope.spawn(|| renewer.renew(Heartbeat::default())).join());
         match heartbeat.expect("a beat does not panic")? {
             LeaseStatus::Alive(more) => taken.extend(more),
-            pulse => panic!("its lease is long: {pulse:?}"),
+            status => panic!("its lease is long: {status:?}"),
         }
     }
     assert!(
@@ -326,7 +329,8 @@ pub async fn commands_to_a_lost_attempt_apply_to_the_task(store: &dyn Fixture) -
     Ok(())
 }
 
-/// A word that its worker has heard, and did not live to obey either: whoever sent it was told that it is.
+/// The worker received the command and was lost before it could apply it. The sender was told that
+/// the command was delivered.
 pub async fn commands_received_by_a_lost_worker_apply_to_the_task(
     store: &dyn Fixture,
 ) -> Result<()> {
@@ -415,7 +419,7 @@ pub async fn commands_received_by_a_lost_worker_apply_to_the_task(
         2,
         "nothing has followed what did not succeed"
     );
-    // It held for that attempt: the next is nobody's to be stopped.
+    // The command was for that attempt, and does not stop the next.
     let other = worker(broker).await?;
     let attempt_id = begin(broker, other).await?;
     assert!(matches!(

@@ -68,7 +68,7 @@ pub async fn a_registry_entry_shows_the_worker_info(store: &dyn Fixture) -> Resu
     Ok(())
 }
 
-/// What the worker is doing.
+/// The activity of the worker.
 pub async fn a_heartbeat_shows_in_the_registry_entry(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;
@@ -171,7 +171,7 @@ pub async fn leaving_twice_is_leaving_once(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Even before somebody has taken its tasks back.
+/// Even before another worker has reclaimed its tasks.
 pub async fn a_worker_without_a_lease_is_not_shown(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = mortal(broker).await?;
@@ -222,7 +222,7 @@ pub async fn commands_reach_a_worker(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// What a worker that takes calls says of itself.
+/// The registry info of a pool worker.
 fn callee() -> WorkerInfo {
     let callee = PoolWorkerInfo {
         namespace: "math".into(),
@@ -290,7 +290,7 @@ pub async fn a_worker_that_takes_calls_is_gone_with_its_lease(store: &dyn Fixtur
     Ok(())
 }
 
-/// Tasks wait for others, and nobody runs less because of it.
+/// Its registration changes nothing for tasks and for other workers.
 pub async fn a_worker_that_takes_calls_takes_no_tasks(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = broker.register_ephemeral(callee(), TTL).await?;

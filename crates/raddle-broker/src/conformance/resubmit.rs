@@ -131,14 +131,14 @@ pub async fn a_dead_letter_is_submitted_again_once(store: &dyn Fixture) -> Resul
         );
         assert!(
             broker.resubmit(old, false).await? > made[0],
-            "whoever asks for it by its id means it"
+            "a request by id is for any task"
         );
         end(broker, begin(broker, owner).await?, success()).await?;
     }
     Ok(())
 }
 
-/// Whoever asked for it would believe that it runs again, and nothing of it would be left.
+/// Otherwise the caller would believe that it runs again, and no record of it would be left.
 pub async fn a_dead_task_whose_key_is_taken_stays_dead(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let owner = worker(broker).await?;

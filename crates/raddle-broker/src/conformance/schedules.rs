@@ -41,11 +41,11 @@ fn change(entry: &ScheduleEntry, seen: Option<Tid>) -> ScheduleChange {
     }
 }
 
-/// Makes a change that nobody is in the way of.
+/// Applies a change without a concurrent one.
 async fn make(broker: &Handle, change: ScheduleChange) -> Result<Tid> {
     match broker.change_schedule(change).await? {
         ScheduleChangeOutcome::Applied { version, .. } => Ok(version),
-        other => panic!("nobody else has changed it: {other:?}"),
+        other => panic!("no other caller has changed it: {other:?}"),
     }
 }
 
@@ -53,7 +53,7 @@ async fn stored(broker: &Handle, name: &str) -> Result<ScheduleView> {
     Ok(broker.schedule(name).await?.expect("it is there"))
 }
 
-/// What fires a schedule as it was seen, if something is due.
+/// Returns the change that fires a schedule as it was read, if something is due.
 fn firing(view: &ScheduleView, now: Timestamp) -> Option<ScheduleChange> {
     let FireOutcome { entry, due, .. } = view.entry.fire(&UTC, now, 10)?;
     let tasks = due
@@ -156,7 +156,7 @@ pub async fn names_and_tasks_are_checked(store: &dyn Fixture) -> Result<()> {
         let error = broker
             .change_schedule(refused)
             .await
-            .expect_err("nobody could fire it");
+            .expect_err("it cannot be fired");
         assert!(matches!(error, Error::Invalid(_)), "{error}");
     }
     assert_eq!(broker.schedules(None).await?, []);
@@ -176,7 +176,7 @@ pub async fn tasks_come_with_the_change_or_not_at_all(store: &dyn Fixture) -> Re
         submitted,
     } = broker.change_schedule(fire.clone()).await?
     else {
-        panic!("nobody else fires it");
+        panic!("no other caller fires it");
     };
     assert!(next > version);
     let tids: Vec<Tid> = submitted.iter().map(|stored| stored.tid()).collect();
@@ -219,7 +219,7 @@ pub async fn a_task_whose_key_is_taken_is_not_submitted_twice(store: &dyn Fixtur
     let fire = firing(&stored(broker, "a").await?, now()).expect("it is due");
     let ScheduleChangeOutcome::Applied { submitted, .. } = broker.change_schedule(fire).await?
     else {
-        panic!("nobody else fires it");
+        panic!("no other caller fires it");
     };
     let [
         Submitted::New(first),

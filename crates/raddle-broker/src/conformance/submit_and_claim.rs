@@ -115,7 +115,8 @@ pub async fn no_other_worker_claims_it_in_between(store: &dyn Fixture) -> Result
     Ok(())
 }
 
-/// It is no task, and nothing has to be done about it afterwards; unless its task goes on elsewhere.
+/// It is no task, and nothing has to be done about it afterwards; unless its task goes on
+/// elsewhere.
 pub async fn a_worker_for_one_task_leaves_with_the_one_it_claims(
     store: &dyn Fixture,
 ) -> Result<()> {
@@ -253,7 +254,7 @@ pub async fn an_invalid_task_leaves_nothing(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// It is no task, has nothing else to do, and nobody has to wait for its lease to run out.
+/// It has no task record and nothing else to do, and no caller has to wait until its lease expires.
 pub async fn its_worker_leaves_with_it(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let twice = NewTask::new(retrying(2, HumanDuration::millis(1)));

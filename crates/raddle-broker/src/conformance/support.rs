@@ -1,4 +1,4 @@
-//! What the cases have in common.
+//! Helpers of the cases.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,10 +24,11 @@ pub(super) const SOON: Duration = Duration::from_secs(60);
 pub(super) const TTL: Duration = Duration::from_secs(120);
 /// The lease of a worker that is to die in its case.
 pub(super) const SHORT_TTL: Duration = Duration::from_millis(300);
-/// After the end of a lease, engines may leave the worker time to give up by itself before others take over.
+/// After the end of a lease, engines may leave the worker time to give up by itself before others
+/// take over.
 const TAKEOVER: Duration = Duration::from_millis(300);
 
-/// What a summary takes to count tasks that wait by kind.
+/// Options of a summary that counts waiting tasks by kind.
 pub(super) const KINDS: SummaryDetail = SummaryDetail {
     finished: false,
     kinds: true,
@@ -96,7 +97,7 @@ pub(super) async fn submit_all(broker: &Handle, specs: Vec<TaskSpec>) -> Result<
     Ok(stored.into_iter().map(|stored| stored.tid()).collect())
 }
 
-/// What a worker says of itself.
+/// Returns the registry info of a worker.
 pub fn info(name: &str) -> WorkerInfo {
     WorkerInfo {
         queues: vec!["default".into()],
@@ -112,7 +113,8 @@ pub(super) async fn worker(broker: &Handle) -> Result<Tid> {
     broker.register(info("worker"), TTL).await
 }
 
-/// Registers a worker whose lease holds until [`outlive`] has it run out, however long that takes: a lease that is short from the start could end too soon.
+/// Registers a worker whose lease holds until [`outlive`] has it run out, however long that takes:
+/// a lease that is short from the start could end too soon.
 pub(super) async fn mortal(broker: &Handle) -> Result<Tid> {
     loop {
         let worker = broker.register(info("mortal"), SHORT_TTL).await?;
@@ -134,7 +136,8 @@ pub(super) async fn pass_lease() {
     tokio::time::sleep(SHORT_TTL + TAKEOVER).await;
 }
 
-/// Renews a lease for `ttl` from now, on a plain thread as workers do, with as many tries as it takes.
+/// Renews a lease for `ttl` from now, on a plain thread as workers do, with as many tries as it
+/// takes.
 fn renew(broker: &Handle, worker: Tid, ttl: Duration) -> Result<LeaseStatus> {
     let mut renewer = broker.lease_renewer(worker, ttl);
     let heartbeat = move || {
@@ -258,7 +261,7 @@ pub(super) async fn view(broker: &Handle, tid: Tid) -> Result<TaskView> {
     broker.task(tid).await?.ok_or(Error::NotFound(tid))
 }
 
-/// What happened to a task, in order.
+/// Returns the kinds of the events of a task, in order.
 pub(super) async fn kinds(broker: &Handle, tid: Tid) -> Result<Vec<TaskEventKind>> {
     let events = broker.events(Some(0), Some(tid), 1000, AT_ONCE).await?;
     Ok(events.iter().map(|event| event.event).collect())

@@ -341,7 +341,7 @@ pub async fn a_task_knows_its_place_in_line(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// Those that it may take, and no others; and whoever waits for the first is woken by it.
+/// Only tasks that the worker may claim are counted, and the first of them wakes a waiting reader.
 pub async fn counts_waiting_tasks_that_a_worker_may_claim(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     let look = |tags: &str, wait| {
@@ -383,7 +383,7 @@ pub async fn counts_waiting_tasks_that_a_worker_may_claim(store: &dyn Fixture) -
         ),
         (2, 1)
     );
-    // What is overdue counts although nobody has claimed since.
+    // Overdue tasks count although no worker has claimed since.
     submit_all(
         broker,
         vec![TaskSpec {
@@ -396,7 +396,7 @@ pub async fn counts_waiting_tasks_that_a_worker_may_claim(store: &dyn Fixture) -
     while look("", Duration::ZERO).await? < 2 {
         assert!(
             begun.elapsed() < Duration::from_secs(20),
-            "what is overdue is not counted"
+            "an overdue task is not counted"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -404,7 +404,7 @@ pub async fn counts_waiting_tasks_that_a_worker_may_claim(store: &dyn Fixture) -
     assert_eq!(
         look("gpu", Duration::ZERO).await?,
         3,
-        "nobody counts further than it was asked to"
+        "the count stops at the limit"
     );
     let owner = worker(broker).await?;
     while !claim(broker, owner, 10).await?.is_empty() {}
@@ -417,7 +417,7 @@ pub async fn counts_waiting_tasks_that_a_worker_may_claim(store: &dyn Fixture) -
     Ok(())
 }
 
-/// With the time since which it waits; what cannot be claimed now is told apart.
+/// With the time of the first of them. Tasks that cannot be claimed now are not among them.
 pub async fn counts_waiting_tasks_by_kind(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     assert_eq!(broker.summarize(KINDS).await?, Summary::default());
@@ -498,10 +498,10 @@ pub async fn counts_waiting_tasks_by_kind(store: &dyn Fixture) -> Result<()> {
     assert_eq!(
         summary.states.get(&TaskState::Failed),
         None,
-        "nobody asked for what is over"
+        "finished tasks are not counted"
     );
 
-    // What is overdue waits although nobody has claimed since, and has done so since its time.
+    // An overdue task waits since its due time, although no worker has claimed since.
     let soon = submit(
         broker,
         TaskSpec {
@@ -517,7 +517,7 @@ pub async fn counts_waiting_tasks_by_kind(store: &dyn Fixture) -> Result<()> {
         }
         assert!(
             begun.elapsed() < Duration::from_secs(20),
-            "what is overdue is not counted"
+            "an overdue task is not counted"
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
@@ -656,7 +656,7 @@ pub async fn progress_is_shown_while_the_attempt_runs(store: &dyn Fixture) -> Re
     );
 
     release(broker, first).await?;
-    assert_eq!(view(broker, tid).await?.progress, None, "nobody is at work");
+    assert_eq!(view(broker, tid).await?.progress, None, "no worker runs it");
     let second = begin(broker, owner).await?;
     assert_eq!(
         view(broker, tid).await?.progress,

@@ -1,7 +1,8 @@
-//! What one handle does wakes whoever waits on another.
+//! A change through one handle wakes callers that wait on another.
 //!
-//! How fast that is, is measured as the best of a few rounds. A lost wake-up that a slow timer makes good misses every one of
-//! them; a machine that is busy with something else for a moment does not.
+//! How fast that is, is measured as the best of a few rounds. A lost wake-up that a slow timer
+//! makes good misses every one of them; a machine that is busy with something else for a moment
+//! does not.
 
 use std::{
     future::Future,
@@ -17,7 +18,8 @@ use crate::{ClaimRequest, OutputStream, PeekRequest, Result, TaskCursor};
 
 const ROUNDS: u32 = 4;
 const FAST: Duration = Duration::from_millis(200);
-/// Enough for a waiter to have gone to sleep. If it has not, the round says nothing, but does not fail.
+/// Enough for a waiter to have gone to sleep. If it has not, the round says nothing, but does not
+/// fail.
 const SETTLE: Duration = Duration::from_millis(40);
 
 /// Lets `waiter` wait, then makes `change`, until a waiter is woken fast enough.
@@ -61,7 +63,7 @@ fn claimer(
     }
 }
 
-/// The first thing anybody wants of a queue.
+/// The most basic promise of a queue.
 pub async fn a_submission_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(&other).await?;
@@ -144,7 +146,7 @@ pub async fn a_resumed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     .await
 }
 
-/// What it had goes to the next.
+/// Its tasks go to the next worker.
 pub async fn a_worker_that_leaves_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(&other).await?;
@@ -166,7 +168,7 @@ pub async fn a_worker_that_leaves_wakes_a_claim(store: &dyn Fixture) -> Result<(
     .await
 }
 
-/// By the beat of somebody else.
+/// The renewal of another worker reclaims it.
 pub async fn a_reclaimed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(&other).await?;
@@ -179,12 +181,13 @@ pub async fn a_reclaimed_task_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     renewer.renew(Heartbeat::default())?;
     let began = Instant::now();
     assert!(waiting.await.expect("waiting does not panic")?);
-    // One round only, as each costs a lease: still well below any timer that could stand in for the wake-up.
+    // One round only, as each costs a lease: still well below any timer that could stand in for the
+    // wake-up.
     assert!(began.elapsed() < 4 * FAST, "{:?}", began.elapsed());
     Ok(())
 }
 
-/// Whoever waits for a later time learns of it.
+/// A worker that waits for a later due time is woken for the earlier one.
 pub async fn a_nearer_time_wakes_a_claim(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let owner = worker(&other).await?;
@@ -260,7 +263,7 @@ pub async fn a_busy_worker_hands_a_due_time_to_another(store: &dyn Fixture) -> R
         )
         .await?;
         let due = Instant::now() + soon;
-        // So that whoever was woken for the time has learned it.
+        // Let the worker that was woken for the due time read it.
         tokio::time::sleep(SETTLE).await;
         submit(broker, spec("now")).await?;
         tokio::time::sleep(due - Instant::now()).await;
@@ -431,7 +434,7 @@ fn onlooker(
     }
 }
 
-/// Who takes nothing is woken all the same.
+/// Readers that take nothing are woken too.
 pub async fn a_message_wakes_watchers(store: &dyn Fixture) -> Result<()> {
     let (broker, other) = (store.broker(), store.reopen().await);
     let last = std::cell::Cell::new(0);

@@ -1,5 +1,5 @@
-//! Reads for followers of tasks: evaluates one read of the log and of output, and decides whether to read again. Nothing here
-//! waits.
+//! Reads for followers of tasks: evaluates one read of the log and of output, and decides whether
+//! to read again. Nothing here waits.
 
 use raddle_model::{TaskEvent, TaskState, Tid};
 
@@ -18,7 +18,7 @@ pub struct LogRange {
     pub more: bool,
 }
 
-/// What to do after a read.
+/// The next step after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowStep {
     /// Return what was found.
@@ -67,8 +67,9 @@ pub fn next_step(before: TaskCursor, update: &TaskUpdate) -> FollowStep {
     }
 }
 
-/// Reads output attempt by attempt, and returns it with the events of `range` as the update after `from`. `position` must have
-/// been read before: output is complete when the end of its attempt is recorded.
+/// Reads output attempt by attempt, and returns it with the events of `range` as the update after
+/// `from`. `position` must have been read before: output is complete when the end of its attempt is
+/// recorded.
 pub async fn read_update(
     broker: &impl Output,
     tid: Tid,

@@ -21,8 +21,8 @@ pub(crate) struct CredentialsArgs {
     /// Use one-way TLS: callers need no certificate
     #[arg(long, requires = "credentials_ca")]
     pub(crate) no_mutual: bool,
-    /// The name to expect in a worker's certificate: a host, an address or a URI, such as spiffe://prod/*
-    /// [default: the host of its address]. Can be repeated
+    /// The name to expect in a worker's certificate: a host, an address or a URI, such as
+    /// spiffe://prod/* [default: the host of its address]. Can be repeated
     #[arg(long, value_name = "NAME", requires = "credentials_ca")]
     pub(crate) expect: Vec<PeerName>,
 }

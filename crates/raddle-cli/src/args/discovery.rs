@@ -25,9 +25,9 @@ pub(crate) enum DiscoveryArgs {
 /// Selects a discovery, and the credentials for its workers.
 #[derive(Debug, Args)]
 pub(crate) struct FindArgs {
-    /// How to find workers: 'local', those of this user on this machine; 'lan' or 'lan:NAME', by mDNS on the same
-    /// network; 'file:PATH', from a file or directory; 'dns:NAME:PORT', by DNS; 'broker' or 'broker:NAME',
-    /// from the registry of the broker
+    /// How to find workers: 'local', those of this user on this machine; 'lan' or 'lan:NAME', by
+    /// mDNS on the same network; 'file:PATH', from a file or directory; 'dns:NAME:PORT', by DNS;
+    /// 'broker' or 'broker:NAME', from the registry of the broker
     #[arg(
         long,
         value_name = "HOW",

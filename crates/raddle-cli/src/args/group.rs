@@ -32,7 +32,8 @@ pub(crate) struct UpArgs {
     pub(crate) handlers: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
-    /// A name for lists and process titles. Managers with different names run the same groups side by side
+    /// A name for lists and process titles. Managers with different names run the same groups side
+    /// by side
     #[arg(long, default_value = "group")]
     pub(crate) name: String,
     /// Run in the background and print the id. The log is .raddle/worker-<tid>.log

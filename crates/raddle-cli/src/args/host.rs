@@ -41,7 +41,8 @@ pub(crate) struct HostArgs {
     /// How long a host may take to shut down [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub(crate) host_shutdown_timeout: Option<HumanDuration>,
-    /// Run the routines of this program, in any language, which speaks the host protocol; must be last
+    /// Run the routines of this program, in any language, which speaks the host protocol; must be
+    /// last
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]
     #[serde(default)]
     pub(crate) host: Vec<String>,

@@ -50,7 +50,8 @@ Tasks that a manager has spawned survive its death, and the next manager adopts 
 SIGTERM or Ctrl-C it waits for its tasks, at the second it returns them to their queue, at the third
 it kills them. A root manager that stops also stops the managers that it has spawned.")]
 pub(crate) struct ManagerArgs {
-    /// The type: the manager reads worker.TYPE.requests, the root manager reads raddle.spawn.requests
+    /// The type: the manager reads worker.TYPE.requests, the root manager reads
+    /// raddle.spawn.requests
     #[arg(long = "type", value_name = "TYPE", default_value = manager::PRIME, value_parser = manager::parse_type)]
     pub(crate) kind: String,
     /// The registry of tasks that it may spawn; the root manager also takes full specs
@@ -59,7 +60,8 @@ pub(crate) struct ManagerArgs {
     /// Run without a registry. A root manager passes this flag to managers that it spawns
     #[arg(long, hide = true, conflicts_with = "registry")]
     pub(crate) no_registry: bool,
-    /// Limits for each task: memory_mb, cpu_percent, max_fds, max_procs, timeout. For all: max_tasks at a time
+    /// Limits for each task: memory_mb, cpu_percent, max_fds, max_procs, timeout. For all:
+    /// max_tasks at a time
     #[arg(
         long,
         value_name = "LIMITS",

@@ -67,9 +67,10 @@ pub(crate) struct Cli {
 /// Flags that every command takes.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Global {
-    /// The broker: sqlite:PATH; redis://HOST:PORT, rediss://… (encrypted), redis+sentinel://HOST:PORT/MASTER or
-    /// redis+unix:PATH; unix:PATH of a broker socket; or mem:// for this process only [default: raddle.toml in this or a parent
-    /// directory, otherwise .raddle/ here]
+    /// The broker: sqlite:PATH; redis://HOST:PORT, rediss://… (encrypted),
+    /// redis+sentinel://HOST:PORT/MASTER or redis+unix:PATH; unix:PATH of a broker socket; or
+    /// mem:// for this process only [default: raddle.toml in this or a parent directory, otherwise
+    /// .raddle/ here]
     // A URL may contain a password, so help must not show the value of the variable.
     #[arg(
         long,
@@ -143,7 +144,8 @@ pub(crate) enum Command {
     /// Submit tasks on a schedule: at an interval, or by cron expression
     #[command(subcommand)]
     Schedule(ScheduleCommand),
-    /// Run the groups of a raddle.toml: supervised processes that are replaced when they exit or hang
+    /// Run the groups of a raddle.toml: supervised processes that are replaced when they exit or
+    /// hang
     Up(Box<UpArgs>),
     /// Stop the managers that run the groups of a raddle.toml
     Down(DownArgs),
@@ -179,11 +181,13 @@ lease of 3 s has expired; on SQLite usually as soon as its processes have exited
   raddle doctor                          exits with 1 if tasks could be lost
   raddle doctor -f /etc/raddle/raddle.toml")]
     Doctor {
-        /// The file whose groups are compared with compose files and units [default: raddle.toml in this or a parent directory]
+        /// The file whose groups are compared with compose files and units [default: raddle.toml in
+        /// this or a parent directory]
         #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
         file: Option<std::path::PathBuf>,
     },
-    /// Start a spawner if WARM_POOL is set, otherwise a worker: the default command of the container image
+    /// Start a spawner if WARM_POOL is set, otherwise a worker: the default command of the
+    /// container image
     #[command(hide = true)]
     Container,
     /// Print a completion script for a shell
@@ -244,7 +248,8 @@ pub(crate) struct LogsArgs {
   raddle wait --batch last               all tasks of the newest batch
   raddle submit --array 1-9 -- ./job {} | raddle wait --timeout 10m -")]
 pub(crate) struct WaitArgs {
-    /// The tasks' ids, or their last ten digits; 'last' is the newest, and - reads ids from standard input
+    /// The tasks' ids, or their last ten digits; 'last' is the newest, and - reads ids from
+    /// standard input
     #[arg(value_name = "TID", required_unless_present = "batch")]
     pub(crate) tids: Vec<TaskArg>,
     /// All tasks of this batch; 'last' is the newest

@@ -55,8 +55,8 @@ pub(crate) struct PoolWorkersArgs {
 Exits with 0 if every worker answered every ping within a second, 1 if not, 2 if there is no such
 pool or worker.")]
 pub(crate) struct PingArgs {
-    /// A pool, the uid of a worker, or an address: unix:/path, unix-abstract:name or host:port. With --discovery: all
-    /// that are found unless one is named
+    /// A pool, the uid of a worker, or an address: unix:/path, unix-abstract:name or host:port.
+    /// With --discovery: all that are found unless one is named
     #[arg(value_name = "POOL|UID|ADDRESS", required_unless_present = "discovery")]
     pub(crate) target: Option<String>,
     /// How many pings to send to each worker
@@ -81,7 +81,8 @@ pub(crate) struct PingArgs {
 The program that owns a pool replaces each worker that exits, so this command restarts workers. To
 stop a pool, stop its program.")]
 pub(crate) struct PoolStopArgs {
-    /// A pool, the uid of a worker, or an address. With --discovery: all that are found unless one is named
+    /// A pool, the uid of a worker, or an address. With --discovery: all that are found unless one
+    /// is named
     #[arg(value_name = "POOL|UID|ADDRESS", required_unless_present = "discovery")]
     pub(crate) target: Option<String>,
     /// How long to wait for calls in flight before they are cancelled; -1: without limit

@@ -44,7 +44,8 @@ pub(crate) enum QueueCommand {
     Write {
         /// The queue
         queue: QueueArg,
-        /// The messages; - is standard input, as one message. Standard input if neither this nor --file is given
+        /// The messages; - is standard input, as one message. Standard input if neither this nor
+        /// --file is given
         #[arg(value_name = "MESSAGE")]
         messages: Vec<String>,
         /// Write the contents of this file as one message; - is standard input. Can be repeated

@@ -25,7 +25,8 @@ pub(crate) enum TaskArg {
 /// Selects tasks by id or by a filter.
 #[derive(Debug, Args)]
 pub(crate) struct SelectArgs {
-    /// The tasks' ids, or their last ten digits; 'last' is the newest, and - reads ids from standard input
+    /// The tasks' ids, or their last ten digits; 'last' is the newest, and - reads ids from
+    /// standard input
     #[arg(value_name = "TID", conflicts_with_all = ["status", "failed", "name", "queue", "batch"])]
     pub(crate) tids: Vec<TaskArg>,
     #[command(flatten)]

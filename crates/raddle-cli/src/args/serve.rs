@@ -35,16 +35,16 @@ pub(crate) struct PoolServeArgs {
     /// The number of workers [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: Option<u16>,
-    /// The address of the first worker, host:port; others use the next ports. Port 0 is any port [default: a
-    /// socket that only this user can reach or, with credentials, any loopback port]
+    /// The address of the first worker, host:port; others use the next ports. Port 0 is any port
+    /// [default: a socket that only this user can reach or, with credentials, any loopback port]
     #[arg(long, value_name = "ADDR")]
     pub(crate) bind: Option<Address>,
     /// The address to publish, if it differs from --bind: a host, and optionally the first port
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) advertise: Option<Advertise>,
-    /// Where to publish the workers: 'lan', by mDNS on the same network; 'file:DIR', one file for each worker; 'broker', in
-    /// the registry of the broker; 'dns', a record that you maintain; 'local', for this user on this machine, which is
-    /// always done. Can be repeated
+    /// Where to publish the workers: 'lan', by mDNS on the same network; 'file:DIR', one file for
+    /// each worker; 'broker', in the registry of the broker; 'dns', a record that you maintain;
+    /// 'local', for this user on this machine, which is always done. Can be repeated
     #[arg(
         long,
         value_name = "HOW",
@@ -77,8 +77,8 @@ pub(crate) struct PoolServeArgs {
     pub(crate) log: LogArgs,
     #[command(flatten)]
     pub(crate) credentials: CredentialsArgs,
-    /// A rule 'PEER = ACTIONS': which peer may call which routine, stop a worker or inspect it [default: every peer with
-    /// a certificate]. Can be repeated
+    /// A rule 'PEER = ACTIONS': which peer may call which routine, stop a worker or inspect it
+    /// [default: every peer with a certificate]. Can be repeated
     #[arg(long, value_name = "RULE", help_heading = "Credentials")]
     pub(crate) allow: Vec<Rule>,
     /// Rules from a file, one per line

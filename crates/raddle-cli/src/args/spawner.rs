@@ -53,7 +53,8 @@ pub(crate) struct SpawnerArgs {
     /// The same as --max-parallel; the lower of the two applies
     #[arg(long, value_name = "N")]
     pub(crate) max_workers: Option<u32>,
-    /// The longest pause between two checks, in milliseconds [default: 1000]. New tasks do not wait for it
+    /// The longest pause between two checks, in milliseconds [default: 1000]. New tasks do not wait
+    /// for it
     #[arg(long, value_name = "MS")]
     pub(crate) poll_ms: Option<u64>,
     /// Idle time after which a worker exits [default: 10m]
@@ -71,7 +72,8 @@ pub(crate) struct SpawnerArgs {
     /// The image of containers and pods, whose entrypoint is this program
     #[arg(long, value_name = "IMAGE")]
     pub(crate) worker_image: Option<String>,
-    /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or 'docker'
+    /// The weakest isolation to accept: tasks that ask for less run with 'process', 'sandbox' or
+    /// 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = parse_min_isolation)]
     pub(crate) min_isolation: Option<Isolation>,
     /// Run tasks with the isolation 'docker', each in a container of this image
@@ -83,7 +85,8 @@ pub(crate) struct SpawnerArgs {
     /// Use only these handlers
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
-    /// The socket that serves the broker to the workers [default: beside the database, or in the temporary directory]
+    /// The socket that serves the broker to the workers [default: beside the database, or in the
+    /// temporary directory]
     #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
     #[command(flatten)]

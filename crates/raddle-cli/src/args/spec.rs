@@ -49,7 +49,8 @@ pub(crate) struct SpecArgs {
     /// The network access of the sandbox: 'none', 'host', or endpoints such as example.org:443
     #[arg(long, value_name = "WHAT")]
     pub(crate) network: Option<NetworkPolicy>,
-    /// Mount a directory or file of the host in the sandbox, read-only unless :rw is given. Can be repeated
+    /// Mount a directory or file of the host in the sandbox, read-only unless :rw is given. Can be
+    /// repeated
     #[arg(long, value_name = "HOST:PATH[:rw]")]
     pub(crate) mount: Vec<Mount>,
     /// Mount this directory at /out in the sandbox, writable. Created if it does not exist

@@ -62,7 +62,8 @@ pub(crate) struct TargetArgs {
     /// Call this routine, with CMD as its arguments: each is JSON, otherwise text
     #[arg(long, value_name = "NAME")]
     pub(crate) routine: Option<String>,
-    /// Pass CMD to this handler, or with 'any' to the first that matches: each word is JSON, otherwise text
+    /// Pass CMD to this handler, or with 'any' to the first that matches: each word is JSON,
+    /// otherwise text
     #[arg(long, value_name = "NAME", conflicts_with = "routine")]
     pub(crate) handler: Option<String>,
 }
@@ -87,7 +88,8 @@ pub(crate) struct SubmitArgs {
     /// Inside a task: submit when this attempt succeeds
     #[arg(long)]
     pub(crate) chain: bool,
-    /// Read the spec from a file, TOML if it ends in .toml, otherwise JSON; - is JSON from standard input
+    /// Read the spec from a file, TOML if it ends in .toml, otherwise JSON; - is JSON from standard
+    /// input
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]

@@ -77,7 +77,8 @@ pub(crate) struct StartArgs {
     /// Take no new task after this time, and exit when the running ones are finished
     #[arg(long, value_name = "TIME", env = "WORKER_MAX_UPTIME")]
     pub(crate) max_uptime: Option<HumanDuration>,
-    /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks get it in QUEUE_URL
+    /// Serve the broker to other processes of this user at this socket, as unix:PATH; tasks get it
+    /// in QUEUE_URL
     #[arg(long, value_name = "PATH", value_parser = absolute(), value_hint = clap::ValueHint::FilePath)]
     pub(crate) serve: Option<PathBuf>,
     /// A directory of handlers: NAME.handler.toml with name, provides and command
@@ -86,7 +87,8 @@ pub(crate) struct StartArgs {
     /// Use only these handlers
     #[arg(long, value_name = "A,B", env = "WORKER_PLUGINS", value_delimiter = ',', value_parser = trimmed)]
     pub(crate) plugins: Option<Vec<String>>,
-    /// The weakest isolation to accept: tasks that ask for less run with 'shared', 'process', 'sandbox' or 'docker'
+    /// The weakest isolation to accept: tasks that ask for less run with 'shared', 'process',
+    /// 'sandbox' or 'docker'
     #[arg(long, value_name = "HOW", env = "WORKER_MIN_ISOLATION", value_parser = raddle_worker::worker::parse_min_isolation)]
     pub(crate) min_isolation: Option<Isolation>,
     /// Run tasks with the isolation 'docker', each in a container of this image
@@ -135,7 +137,8 @@ pub(crate) struct SpawnArgs {
     /// The registry of tasks that it may spawn
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) registry: PathBuf,
-    /// Limits for each task: memory_mb, cpu_percent, max_fds, max_procs, timeout. For all: max_tasks at a time
+    /// Limits for each task: memory_mb, cpu_percent, max_fds, max_procs, timeout. For all:
+    /// max_tasks at a time
     #[arg(
         long,
         value_name = "LIMITS",

@@ -30,7 +30,8 @@ pub(super) const QUEUE_URL: &str = "QUEUE_URL";
 /// The exit code of a one-shot worker that failed itself: its task is reclaimed.
 pub(super) const WORKER_FAILED: u8 = 1;
 
-/// The settings of the worker: from its spawner, if it has one, otherwise from flags and environment.
+/// The settings of the worker: from its spawner, if it has one, otherwise from flags and
+/// environment.
 pub(super) fn resolve_args(args: StartArgs) -> Outcome<StartArgs> {
     if let Ok(text) = std::env::var(START_ARGS) {
         return serde_json::from_str(&text)

@@ -1,4 +1,5 @@
-//! Tasks that follow others, through the command line: `raddle submit --chain`, and handlers that say so.
+//! Tasks that follow others, through the command line: `raddle submit --chain`, and handlers that
+//! say so.
 
 use std::{fs, path::Path};
 
@@ -89,7 +90,8 @@ fn three_steps_follow_each_other_on_redis() {
     end(server);
 }
 
-/// The first attempt is lost with its worker after it has chained. Only what the second chained is ever there, and once.
+/// The first attempt is lost with its worker after it has chained. Only what the second chained is
+/// ever there, and once.
 fn a_killed_worker(world: &World) {
     let first = world.raddle(["worker", "start", "--json"]).ok().json();
     let tid = world.submit(&["--", "sh", "-c", WAITING]);
@@ -491,7 +493,8 @@ fn a_sandboxed_task_cannot_chain() {
     assert!(children(&world, &tid).is_empty());
 }
 
-/// The one-shot worker goes on by itself, and knows how much of what it was told is chained already.
+/// The one-shot worker goes on by itself, and knows how much of what it was told is chained
+/// already.
 fn a_killed_spawner(world: &World) {
     let wait = |file: &str| format!("while ! test -e {file}; do sleep 0.02; done");
     let parts = [

@@ -1,5 +1,5 @@
-//! A small Kubernetes: an API server on loopback that knows pods, and a node on which each is a process. What it leaves out is what the launcher
-//! does not use.
+//! A small Kubernetes: an API server on loopback that knows pods, and a node on which each is a
+//! process. What it leaves out is what the launcher does not use.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -351,7 +351,8 @@ fn a_background_worker_reports_a_full_disk() {
         .stderr_contains("no space left");
 }
 
-/// Those that keep workers start no more of them than the disk has space for, and their workers go on when there is space.
+/// Those that keep workers start no more of them than the disk has space for, and their workers go
+/// on when there is space.
 #[test]
 fn a_full_disk_causes_no_restart_storm() {
     let world = World::new();

@@ -1,5 +1,6 @@
-//! A Docker engine that does what a real one cannot be made to do: it fills its disk, restarts, and refuses. It speaks HTTP on a Unix
-//! socket, a thread for each connection, and keeps account of what it is asked.
+//! A Docker engine that does what a real one cannot be made to do: it fills its disk, restarts, and
+//! refuses. It speaks HTTP on a Unix socket, a thread for each connection, and keeps account of
+//! what it is asked.
 
 use std::{
     collections::HashMap,
@@ -167,7 +168,8 @@ impl Engine {
             ("POST", ["containers", name, "attach"]) => {
                 let head = "HTTP/1.1 101 UPGRADED\r\nContent-Type: application/vnd.docker.raw-stream\r\nConnection: \
                             Upgrade\r\nUpgrade: tcp\r\n\r\n";
-                // Under the lock: with this answer in hand it may be told to start, which looks for the stream.
+                // Under the lock: with this answer in hand it may be told to start, which looks for
+                // the stream.
                 let mut inner = self.inner.lock().unwrap();
                 stream.write_all(head.as_bytes()).ok()?;
                 inner.attached.insert((*name).to_owned(), stream);

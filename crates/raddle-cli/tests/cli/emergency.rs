@@ -1,6 +1,8 @@
-//! The one-liners that people type when something is stuck, as they type them. They see no processes but their own.
+//! The one-liners that people type when something is stuck, as they type them. They see no
+//! processes but their own.
 //!
-//! Each line of the emergency section that needs no terminal is run as it is written, and so is each that `docs/how-to/operations.md` has instead.
+//! Each line of the emergency section that needs no terminal is run as it is written, and so is
+//! each that `docs/how-to/operations.md` has instead.
 
 use crate::world::{CommandOutput, World};
 
@@ -59,7 +61,8 @@ fn finds_tasks_with_ps_and_pgrep() {
     // The first fifteen letters of a title, which is all there is room for.
     let shown = world.read_trimmed("top").matches(" raddle-").count();
     assert_eq!(shown, processes, "{}", world.read_trimmed("top"));
-    // The time of day in a line of `ps aux` shifts the fields: every line is counted, but not by its name.
+    // The time of day in a line of `ps aux` shifts the fields: every line is counted, but not by
+    // its name.
     for fields in ["fields3", "fields4"] {
         let counted = counts(&world, fields);
         assert!(
@@ -134,7 +137,8 @@ fn shows_a_task_that_is_being_stopped_after_its_timeout() {
     );
 }
 
-/// A task that has failed has no process any more: what would kill one finds nobody, and hits nobody else.
+/// A task that has failed has no process any more: what would kill one finds nobody, and hits
+/// nobody else.
 #[test]
 fn a_failed_task_has_no_process() {
     let (world, ran) = with_a_running_task(

@@ -67,7 +67,8 @@ fn kill_at_once(worker: i32, runner: i32) {
     }
 }
 
-/// Nobody is there any more to end what the command had started, until somebody takes the task over.
+/// Nobody is there any more to end what the command had started, until somebody takes the task
+/// over.
 #[test]
 fn kills_orphans_before_the_next_attempt_when_worker_and_runner_are_killed() {
     let world = World::new();
@@ -313,7 +314,8 @@ fn a_killed_runner_affects_only_its_task() {
     worker.stop().ok();
 }
 
-/// It goes through three processes and a file, and none of them may hold it: they have 64 MiB for everything.
+/// It goes through three processes and a file, and none of them may hold it: they have 64 MiB for
+/// everything.
 #[test]
 fn keeps_a_gibibyte_of_output() {
     let world = World::new();
@@ -392,7 +394,8 @@ fn counts(world: &World) -> impl Fn(&str) -> u64 + use<> {
 #[test]
 fn refuses_a_low_limit_of_descriptors() {
     let world = World::new();
-    // `status` needs a database, and how many descriptors `run` needs to create one depends on what it inherits.
+    // `status` needs a database, and how many descriptors `run` needs to create one depends on what
+    // it inherits.
     world.raddle(["run", "--", "true"]).ok();
     for command in [
         "run -- true",
@@ -421,7 +424,8 @@ fn refuses_a_low_limit_of_descriptors() {
     }
 }
 
-/// A worker that the system gives no descriptors has done nothing for its tasks, and nothing to them.
+/// A worker that the system gives no descriptors has done nothing for its tasks, and nothing to
+/// them.
 #[test]
 fn a_worker_without_descriptors_releases_tasks() {
     let world = World::new();
@@ -555,7 +559,8 @@ fn a_task_ends_although_its_output_cannot_be_stored() {
         .stderr_contains("could not be kept");
 }
 
-/// What the broker does not take goes back, instead of standing still in a worker that has nothing to do.
+/// What the broker does not take goes back, instead of standing still in a worker that has nothing
+/// to do.
 #[test]
 fn requeues_a_task_whose_completion_is_refused() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! `raddle up` and `raddle group`, with real processes: on SQLite, and where the engine could matter on Redis too.
+//! `raddle up` and `raddle group`, with real processes: on SQLite, and where the engine could
+//! matter on Redis too.
 
 mod deploy;
 mod hang;
@@ -22,7 +23,8 @@ use crate::{
     world::{RunningCommand, World, wait_until},
 };
 
-/// Starts the groups of a file, and waits until they are up. What is in the file already stays there.
+/// Starts the groups of a file, and waits until they are up. What is in the file already stays
+/// there.
 fn up(world: &World, file: &str) -> RunningCommand {
     let path = world.path().join("raddle.toml");
     let before = fs::read_to_string(&path).unwrap_or_default();
@@ -290,7 +292,8 @@ fn events(world: &World) {
     wait_until("all are done", || lines(world, "done").len() >= all.len());
     assert_eq!(lines(world, "done"), all);
     manager.stop().ok();
-    // A manager that is gone leaves its sources behind, and what comes waits; a second one does not double anything.
+    // A manager that is gone leaves its sources behind, and what comes waits; a second one does not
+    // double anything.
     world.raddle(["queue", "write", "orders", "4"]).ok();
     let (one, other) = (up(world, EVENTS), world.start(["up", "--name", "second"]));
     wait_until("the second is up", || other.stderr().contains(" up\n"));

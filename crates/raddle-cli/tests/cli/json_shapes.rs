@@ -1,6 +1,8 @@
-//! Which keys commands write with `--json`, and of what types: scripts are written against them, so one that is renamed or gone must be seen here.
+//! Which keys commands write with `--json`, and of what types: scripts are written against them, so
+//! one that is renamed or gone must be seen here.
 //!
-//! What the values are is for the tests of each command. What has a `json_*.snap` of its own, which shows the values too, is not asked for again.
+//! What the values are is for the tests of each command. What has a `json_*.snap` of its own, which
+//! shows the values too, is not asked for again.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +14,8 @@ use crate::{
     world::{World, wait_until},
 };
 
-/// A command, what it writes, and the code it leaves with. In the command, words in capitals stand for the ids of tasks.
+/// A command, what it writes, and the code it leaves with. In the command, words in capitals stand
+/// for the ids of tasks.
 type Row = (&'static str, Form, i32);
 
 #[derive(Clone, Copy)]
@@ -21,13 +24,15 @@ enum Form {
     One,
     /// One value a line: how many is not promised.
     Lines,
-    /// The same from a command that goes on until it is interrupted, of which the first line is enough.
+    /// The same from a command that goes on until it is interrupted, of which the first line is
+    /// enough.
     First,
 }
 
 /// With no worker, until the last of them starts one.
 const ALONE: &[Row] = &[
-    // What waits has nobody to run it, so that on any machine there is a finding with something to do about it, and one without.
+    // What waits has nobody to run it, so that on any machine there is a finding with something to
+    // do about it, and one without.
     ("doctor", One, 0),
     ("submit --queue aside --array 1-2 -- true", Lines, 0),
     ("batch list", One, 0),
@@ -191,7 +196,8 @@ fn outlined(command: &str, values: &[Value]) -> String {
     format!("{command}{}", lines.join("\n  "))
 }
 
-/// The path at which these values were met, with their types, and all paths below it. A key that only some of them have is marked with `?`.
+/// The path at which these values were met, with their types, and all paths below it. A key that
+/// only some of them have is marked with `?`.
 fn outline(path: &str, values: &[&Value], lines: &mut Vec<String>) {
     let types: BTreeSet<&str> = values.iter().map(|value| type_of(value)).collect();
     lines.push(format!(

@@ -7,8 +7,8 @@ use std::{
 
 use serde_json::Value;
 
-/// The program reads an object into what it has for it, changes something, and writes it down again: what it does not know is lost on the way.
-/// `what` and `args` are what it is to set.
+/// The program reads an object into what it has for it, changes something, and writes it down
+/// again: what it does not know is lost on the way. `what` and `args` are what it is to set.
 #[track_caller]
 pub(crate) fn is_kept(what: &str, args: &[&str], object: &Value) {
     let mut kubectl = Command::new("kubectl");

@@ -1,4 +1,5 @@
-//! `raddle spawner` with workers in pods: of a small cluster on loopback, in which each pod is a process with a host name of its own.
+//! `raddle spawner` with workers in pods: of a small cluster on loopback, in which each pod is a
+//! process with a host name of its own.
 
 use std::{
     collections::BTreeSet,
@@ -323,7 +324,8 @@ fn the_next_spawner_adopts_the_pods_of_a_killed_one() {
     assert_eq!(pods, 6, "they go on without it");
     let next = site.spawner();
     let tid = next.stdout().trim().to_owned();
-    // The lease of the first runs out meanwhile, and that is when its pods are taken over. Two more tasks wait.
+    // The lease of the first runs out meanwhile, and that is when its pods are taken over. Two more
+    // tasks wait.
     thread::sleep(Duration::from_secs(4));
     assert_eq!(
         site.cluster.calls("create").len(),
@@ -358,7 +360,8 @@ fn the_next_spawner_adopts_the_pods_of_a_killed_one() {
 fn removes_unstarted_pods_of_a_dead_spawner() {
     let site = Site::new();
     site.configure("");
-    // One that will never be a worker, for it waits for a node, and one that ends while nobody is there.
+    // One that will never be a worker, for it waits for a node, and one that ends while nobody is
+    // there.
     site.cluster.next_pods(1, &pending());
     let first = site.spawner();
     site.until_warm(1);

@@ -1,6 +1,8 @@
-//! Tasks of every kind leave nothing behind: no key, row, file, socket, descriptor or process is left once their records are purged.
+//! Tasks of every kind leave nothing behind: no key, row, file, socket, descriptor or process is
+//! left once their records are purged.
 //!
-//! A round is some 350 tasks. More rounds: `RADDLE_LEAK_TASKS=10000 cargo test -p raddle-cli --test cli leaks`.
+//! A round is some 350 tasks. More rounds: `RADDLE_LEAK_TASKS=10000 cargo test -p raddle-cli --test
+//! cli leaks`.
 
 use std::{
     env, thread,
@@ -16,13 +18,14 @@ use crate::{
 
 /// Fewer tasks than this are not a round.
 const TASKS_IN_A_ROUND: u64 = 300;
-/// Rounds of a usual test run: the first makes what is made once, and the others must add nothing to it.
+/// Rounds of a usual test run: the first makes what is made once, and the others must add nothing
+/// to it.
 const ROUNDS: u64 = 2;
 /// `worker:TID`, which shows a worker to operators, outlives it by 15 s.
 const GONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// Everything that a task can be and become, first without a worker, then on a resident worker, then on one-shot workers. `$1` is how many
-/// tasks of the cheapest kinds there are.
+/// Everything that a task can be and become, first without a worker, then on a resident worker,
+/// then on one-shot workers. `$1` is how many tasks of the cheapest kinds there are.
 const ROUND: &str = r#"
 set -eu
 n=$1 few=$(($1 / 8))
@@ -146,8 +149,9 @@ case $task in *'[2]'*) exit 3 ;; esac
 echo '{"result":1}'
 "#;
 
-/// The number of elements of each key that has any. The answers in `meta` go by themselves, and its words are counters; a list by which workers
-/// of a partition are woken has a few elements at most, for as long as there is the partition.
+/// The number of elements of each key that has any. The answers in `meta` go by themselves, and its
+/// words are counters; a list by which workers of a partition are woken has a few elements at most,
+/// for as long as there is the partition.
 const REDIS_ELEMENTS: &str = r#"
 local counts = { string = 'STRLEN', hash = 'HLEN', set = 'SCARD', zset = 'ZCARD', list = 'LLEN', stream = 'XLEN' }
 local prefix, found = 'raddle:{cli}:', {}

@@ -1,4 +1,5 @@
-//! `raddle manager` and `raddle worker spawn`: the prime, managers of registries, and what is asked of them. Real processes, on SQLite and on Redis.
+//! `raddle manager` and `raddle worker spawn`: the prime, managers of registries, and what is asked
+//! of them. Real processes, on SQLite and on Redis.
 
 use serde_json::{Value, json};
 
@@ -465,8 +466,9 @@ fn two_root_managers_share_requests() {
     });
 }
 
-/// Has a manager finish, then give back what it runs, then kill that: each when it is known to have heard the word before. What it runs has to be
-/// deaf to SIGTERM, or all may be over before anybody has seen that it is stopping.
+/// Has a manager finish, then give back what it runs, then kill that: each when it is known to have
+/// heard the word before. What it runs has to be deaf to SIGTERM, or all may be over before anybody
+/// has seen that it is stopping.
 fn kill_in_stages(world: &World, manager: &RunningCommand) {
     let tid = manager.stdout().trim().to_owned();
     for status in ["draining", "stopping"] {

@@ -109,7 +109,8 @@ fn a_cluster_accepts_the_manifests() {
     }
 }
 
-/// The spawner of a manifest takes what its ConfigMap says. There is no cluster around it, and that is what it misses.
+/// The spawner of a manifest takes what its ConfigMap says. There is no cluster around it, and that
+/// is what it misses.
 fn reads_its_own_configuration(objects: &[Value], pod: &Value) {
     let world = World::new();
     let config = of_kind(objects, "ConfigMap")[0];

@@ -140,7 +140,8 @@ fn a_worker_serves_its_task_counters() {
     let late = world.submit(&["--timeout", "0.2", "--", "sleep", "60"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.raddle(["wait", &failed, &late]).code(1);
-    // Whoever waits for a task hears of its end from the broker, at the same time as the worker, which counts it then.
+    // Whoever waits for a task hears of its end from the broker, at the same time as the worker,
+    // which counts it then.
     wait_until("the last one is counted", || {
         scrape(&url).get("worker_runtime_seconds_count") == Some(6.0)
     });

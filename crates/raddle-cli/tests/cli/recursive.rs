@@ -1,4 +1,5 @@
-//! Workers are tasks: what the recursive model promises, one by one, and what people type when a hierarchy is stuck. They see no processes but their own.
+//! Workers are tasks: what the recursive model promises, one by one, and what people type when a
+//! hierarchy is stuck. They see no processes but their own.
 
 use serde_json::{Value, json};
 
@@ -10,7 +11,8 @@ command = ['sh', '-c', 'echo $0 $1 $RADDLE_TID; while ! test -e go; do sleep 0.0
 params = { pattern = 'string', file = { default = '/etc/hosts' } }
 ";
 
-/// A prime, below it a manager `unix`, and below that a task `grep` that runs until there is a file `go`; then the one-liners.
+/// A prime, below it a manager `unix`, and below that a task `grep` that runs until there is a file
+/// `go`; then the one-liners.
 fn with_a_hierarchy(one_liners: &str) -> (World, CommandOutput) {
     let world = World::new();
     world.file("tasks.toml", TASKS);
@@ -165,7 +167,8 @@ fn spawns_a_worker_by_its_type() {
     }
 }
 
-/// `route_task`, by the letter: the request is written to the queue of an active worker that has the capability.
+/// `route_task`, by the letter: the request is written to the queue of an active worker that has
+/// the capability.
 #[test]
 fn a_request_is_routed_by_the_registry() {
     let world = World::new();

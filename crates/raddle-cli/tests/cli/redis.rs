@@ -110,7 +110,8 @@ stop_workers
     assert_eq!(told, "completed\nsurvived\n[1,0]\n1\ncompleted\n");
 }
 
-/// One that does not answer may answer others. What is stopped for that reason is not held against the task.
+/// One that does not answer may answer others. What is stopped for that reason is not held against
+/// the task.
 #[test]
 fn a_stalled_server_does_not_fail_a_task() {
     let told = on_a_server(
@@ -148,14 +149,16 @@ stop_workers
     assert_eq!(told, "completed\n[2,1]\ncompleted\n");
 }
 
-/// A power cut under `appendfsync everysec` takes the last writes with it. `mark` says how long the log is, `lose_power` goes back to that.
+/// A power cut under `appendfsync everysec` takes the last writes with it. `mark` says how long the
+/// log is, `lose_power` goes back to that.
 const POWER_CUT: &str = r#"
 mark() { stat -c %s appendonlydir/appendonly.aof.1.incr.aof; }
 lose_power() { stop_server; truncate -s "$1" appendonlydir/appendonly.aof.1.incr.aof; serve; }
 is() { [ "$(raddle task status --json "$1" | jq -r .state)" = "$2" ]; }
 "#;
 
-/// The worker lives, so no lease runs out: it finds out by comparing what it holds with what the server assigns to it.
+/// The worker lives, so no lease runs out: it finds out by comparing what it holds with what the
+/// server assigns to it.
 #[test]
 fn a_completion_that_the_server_forgot_does_not_leave_its_task_running() {
     let told = on_a_server(&format!(
@@ -180,7 +183,8 @@ stop_workers
     );
 }
 
-/// Two workers have the task under one attempt number. The first kills its attempt; only the second ends the task.
+/// Two workers have the task under one attempt number. The first kills its attempt; only the second
+/// ends the task.
 #[test]
 fn a_claim_that_the_server_forgot_ends_with_one_attempt() {
     let told = on_a_server(&format!(
@@ -293,7 +297,8 @@ raddle task status --json "$tid" | jq -c '[.state, .losses]'
     assert_eq!(told, "[]\nrequeued\n[\"created\",1]\n");
 }
 
-/// Each fault is said in words of its own, with the code for a failure of Raddle itself and without the password.
+/// Each fault is said in words of its own, with the code for a failure of Raddle itself and without
+/// the password.
 #[test]
 fn names_an_unusable_server() {
     let world = World::new();
@@ -335,7 +340,8 @@ serve
     assert_eq!(told, "code 125\nsaid why\n0\n");
 }
 
-/// A worker in the foreground, as `$worker`, that has a result which it cannot write: its task ended while the server was away.
+/// A worker in the foreground, as `$worker`, that has a result which it cannot write: its task
+/// ended while the server was away.
 const UNWRITTEN: &str = r#"
 hold() {
     raddle worker start --no-detach >worker 2>words &
@@ -418,7 +424,8 @@ tail -n 1 next.err | grep -c launched
     assert_eq!(told, " 200 completed\n200\ncompleted\n1\n");
 }
 
-/// What was not kept is named wherever the output is asked for. A stream of exactly the limit is whole.
+/// What was not kept is named wherever the output is asked for. A stream of exactly the limit is
+/// whole.
 #[test]
 fn reports_output_beyond_the_limit_as_lost() {
     let told = on_a_server(

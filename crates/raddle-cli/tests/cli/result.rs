@@ -1,4 +1,5 @@
-//! `raddle result`, `logs`, `wait`, `tid`, `status` and `task list|status|explain|tree`: what is known.
+//! `raddle result`, `logs`, `wait`, `tid`, `status` and `task list|status|explain|tree`: what is
+//! known.
 
 use crate::{
     shape::{shape, snapshot, without_ids},

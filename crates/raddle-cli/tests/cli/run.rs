@@ -133,7 +133,8 @@ fn run_leaves_tasks_with_requirements_to_workers() {
         .stderr_contains("mem://");
 }
 
-/// What is opened where a standard descriptor was closed would be taken for that: a database for the terminal.
+/// What is opened where a standard descriptor was closed would be taken for that: a database for
+/// the terminal.
 #[test]
 fn closed_standard_descriptors_are_not_reused() {
     let world = World::new();
@@ -304,7 +305,8 @@ fn ctrl_backslash_ends_the_task() {
     quit("far", &["--no-inline"]);
 }
 
-/// Ctrl-C at a terminal reaches the program and all who are in its group. The task is asked to stop, and not interrupted itself.
+/// Ctrl-C at a terminal reaches the program and all who are in its group. The task is asked to
+/// stop, and not interrupted itself.
 fn ctrl_c_stops_and_the_second_kills(world: &World, flags: &[&str]) {
     let start = |name: &str, deaf: &str| {
         let script =
@@ -855,7 +857,8 @@ fn stops_a_task_whose_output_cannot_be_written() {
 #[test]
 fn an_interrupt_while_the_database_is_locked_ends_the_run() {
     let world = World::new();
-    // The first has to be completed by the second, which takes the lock to open it; the third only to write.
+    // The first has to be completed by the second, which takes the lock to open it; the third only
+    // to write.
     for round in 1..=3 {
         if round != 2 {
             world.raddle(["run", "--", "true"]).ok();

@@ -557,7 +557,8 @@ fn the_policy_decides_about_missed_due_times() {
         (&all["missed"], all["fired"].as_u64().unwrap() >= 4),
         (&0.into(), true)
     );
-    // The last one is less than a minute old, so that it is kept by all of them; those before are left out.
+    // The last one is less than a minute old, so that it is kept by all of them; those before are
+    // left out.
     for some in [skip, one] {
         let (fired, missed) = (
             some["fired"].as_u64().unwrap(),
@@ -567,7 +568,8 @@ fn the_policy_decides_about_missed_due_times() {
     }
 }
 
-/// Ten schedulers on one broker, some of which are killed: as many tasks as due times, each run once.
+/// Ten schedulers on one broker, some of which are killed: as many tasks as due times, each run
+/// once.
 fn campaign(world: &World, url: &str) {
     fn to<'a>(url: &'a str, args: &[&'a str]) -> Vec<&'a str> {
         [&["--queue-url", url], args].concat()
@@ -579,7 +581,8 @@ fn campaign(world: &World, url: &str) {
         "schedule", "add", "tick", "--every", &every, "--missed", "all", "--queue", "ticks",
     ];
     ask(&[&add[..], &["--", "sh", "-c", "echo $RADDLE_DUE >>ran"]].concat());
-    // Some of the due times are over when the first scheduler comes, and come in groups; the others one by one.
+    // Some of the due times are over when the first scheduler comes, and come in groups; the others
+    // one by one.
     thread::sleep(EVERY * 200);
     ask(&["worker", "start", "--queues", "ticks", "--concurrency", "2"]);
     let mut there: Vec<RunningCommand> = (0..10).map(|_| scheduler()).collect();

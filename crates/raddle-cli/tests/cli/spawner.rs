@@ -321,7 +321,8 @@ fn killed_spawner(world: &World) {
     once.dedup();
     assert_eq!((ran.len(), once.len()), (101, 101), "each ran once");
     assert_eq!(world.task(&long)["attempt"], 1);
-    // What it wrote in the moment of the kill may be there twice, as the documents say: stored, and its worker not told of it.
+    // What it wrote in the moment of the kill may be there twice, as the documents say: stored, and
+    // its worker not told of it.
     let logs = world.raddle(["logs", &long]).ok();
     let mut said = logs.lines();
     said.dedup();

@@ -497,7 +497,8 @@ fn a_locked_database_does_not_cost_a_worker_its_tasks() {
         thread::sleep(time);
     };
     let first = world.submit(&["--", "sh", "-c", "sleep 0.3; echo $RADDLE_ATTEMPT"]);
-    // The first who comes after its maker completes a new database, and needs the lock for that already.
+    // The first who comes after its maker completes a new database, and needs the lock for that
+    // already.
     world.wait_for_state(&first, "created");
     thread::scope(|scope| {
         let holder = scope.spawn(|| hold(LEASE + LEASE / 4));

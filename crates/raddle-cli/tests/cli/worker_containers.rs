@@ -1,7 +1,8 @@
 //! `raddle spawner` with workers in containers of the real Docker engine.
 //!
-//! The image is built once for all of these tests, from the program that they test, and stays there under one name: each test is a process
-//! of its own, and none knows whether it is the last. The next build of the program replaces it.
+//! The image is built once for all of these tests, from the program that they test, and stays there
+//! under one name: each test is a process of its own, and none knows whether it is the last. The
+//! next build of the program replaces it.
 
 use std::{
     cell::RefCell,
@@ -21,7 +22,8 @@ use crate::{
     world::{RunningCommand, World, skip, wait_until},
 };
 
-/// What images of tests are called, and in which directory they were built: another checkout on this machine has its own.
+/// What images of tests are called, and in which directory they were built: another checkout on
+/// this machine has its own.
 fn repository() -> String {
     let mut directory = DefaultHasher::new();
     env!("CARGO_TARGET_TMPDIR").hash(&mut directory);
@@ -93,7 +95,8 @@ pub(crate) fn image() -> Option<String> {
     Some(tag)
 }
 
-/// The same with these commands in it, and under a name of its own. It is for who asks to remove it.
+/// The same with these commands in it, and under a name of its own. It is for who asks to remove
+/// it.
 pub(crate) fn image_with(commands: &[&str], name: &str) -> Option<String> {
     if !has_engine() {
         return None;
@@ -441,7 +444,8 @@ fn the_next_spawner_adopts_the_containers_of_a_killed_one() {
     for tid in &tids {
         let task = yard.world.task(tid);
         assert_eq!(task["state"], "completed");
-        // One whose lease ran out before the next spawner served it was ended, and then run again by another.
+        // One whose lease ran out before the next spawner served it was ended, and then run again
+        // by another.
         let attempts: Vec<u64> = (1..=task["attempt"].as_u64().unwrap()).collect();
         let begun = yard.world.raddle(["logs", tid]).ok().text().to_owned();
         let begun: Vec<u64> = begun
@@ -579,7 +583,8 @@ fn reports_a_container_that_runs_out_of_memory() {
         "127.0.0.1:0",
         "--json",
     ]);
-    // Files in /tmp are memory that no process can be killed for: it is the largest that goes, until all are gone.
+    // Files in /tmp are memory that no process can be killed for: it is the largest that goes,
+    // until all are gone.
     let script = "test $RADDLE_ATTEMPT != 1 || while :; do cat /dev/zero > /tmp/big; done";
     let tids = yard.submit(1, script);
     wait_until("it was told", || {
@@ -628,7 +633,8 @@ fn reports_a_task_that_exhausts_the_memory_of_its_container() {
     yard.assert_clean();
 }
 
-/// A sandbox has namespaces of its own, and nothing of what its worker sees: not the socket to the broker either.
+/// A sandbox has namespaces of its own, and nothing of what its worker sees: not the socket to the
+/// broker either.
 #[test]
 fn a_task_has_a_sandbox_inside_the_container_of_its_worker() {
     let Some(yard) = Yard::new() else { return };
@@ -706,7 +712,8 @@ fn the_image_runs_a_worker_or_a_spawner_by_default() {
         said(&["rm", &container.0]);
         code
     };
-    // One task, then exit: unset, and with a concurrency of 1; also with a command, in the foreground.
+    // One task, then exit: unset, and with a concurrency of 1; also with a command, in the
+    // foreground.
     for (flags, words) in [
         (&[][..], &[][..]),
         (&["-e", "WORKER_CONCURRENCY=1"], &[]),
@@ -881,7 +888,8 @@ fn containers_reach_a_broker_through_a_named_network() {
     }
     let tids = yard.submit(3, "echo here");
     yard.wait(&tids);
-    // A task has neither the variable nor a way to read it from its worker, which is process 1 and the same user.
+    // A task has neither the variable nor a way to read it from its worker, which is process 1 and
+    // the same user.
     let looks = "echo =${QUEUE_URL:-none}=; cat /proc/1/environ || echo denied; cat /proc/1/mem || echo denied; exit 0";
     let tid = yard.submit(1, looks);
     yard.wait(&tid);

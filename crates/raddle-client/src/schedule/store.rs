@@ -36,7 +36,7 @@ pub enum Error {
     Contended(String),
 }
 
-/// What storing a schedule changed.
+/// The change that storing a schedule made.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PutOutcome {
     /// It is new.

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_asks_for_it_gets_and_what_it_is_told_is_nowhere_to_be_read() {
+    fn applies_requested_limits_and_hides_the_environment() {
         let limits = Limits {
             memory_mb: Some(64),
             cpu_percent: Some(50),

@@ -21,7 +21,7 @@ pub fn apply_container_result(done: &mut ExecResult, answer: &[u8]) {
         return;
     }
     done.exit = match answer.map(|answer| answer.exit) {
-        // The runner did not cancel it, so somebody killed the supervisor's container by hand.
+        // The runner did not cancel it, so a user killed the supervisor's container by hand.
         Some(ExitStatus::Cancelled) => ExitStatus::Killed,
         Some(exit) => exit,
         // The supervisor had no time to answer. The container has ended with it.

@@ -3,8 +3,8 @@
 //! The function's name becomes that of a function that calls it, and of a type beside it with
 //! `task` and `local`. The user's body is `local`, and a worker finds it through an entry in the
 //! program's routine registry. An `impl` block cannot hold a type, so `#[raddle::routines]`
-//! generates `name_task` and `name_local` instead. A function without a body is a routine of another
-//! program.
+//! generates `name_task` and `name_local` instead. A function without a body is a routine of
+//! another program.
 
 mod declaration;
 mod entry;

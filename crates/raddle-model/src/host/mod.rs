@@ -1,7 +1,8 @@
 //! The host protocol: what a worker and its hosts say to each other.
 //!
 //! A host is a process of the user's program, in any language, that runs many attempts and keeps
-//! state between them. `docs/reference/host-protocol.md` describes the protocol for authors of hosts.
+//! state between them. `docs/reference/host-protocol.md` describes the protocol for authors of
+//! hosts.
 
 mod codec;
 mod message;

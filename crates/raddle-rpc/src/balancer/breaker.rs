@@ -10,8 +10,8 @@
 //!
 //! A worker that refuses calls for a temporary reason is not removed but ejected for a while; then
 //! one call tries it. Trying a worker that refuses at once, or that cannot be connected to, costs
-//! that call almost nothing, so the backoff behavior not grow: calls return soon after the worker behavior.
-//! Pure: events and times are arguments.
+//! that call almost nothing, so the backoff behavior not grow: calls return soon after the worker
+//! behavior. Pure: events and times are arguments.
 
 use std::time::Duration;
 

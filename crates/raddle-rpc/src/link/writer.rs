@@ -178,7 +178,7 @@ impl LinkWriter {
                     total: 0,
                 });
             }
-            // Send now, because there may be no `write` task. What does not fit is for the task, if
+            // Send now, because there may be no `write` task. The rest is for the task, if
             // there is one.
             if !state.is_waiting {
                 let _ = state.send(&self.socket);

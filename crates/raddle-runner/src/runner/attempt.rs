@@ -142,7 +142,8 @@ impl<'a> Attempt<'a> {
         let mut rlimits = limit_watch::rlimits(&limits, enforced, start.sandbox.is_some());
         rlimits.extend(start.sandbox.iter().flat_map(|_| sandbox::rlimits()));
         let is_host = matches!(start.program, ExecTarget::Host { .. });
-        // Held until the host has a copy: the worker then sees by the end of the connection that the host is gone.
+        // Held until the host has a copy: the worker then sees by the end of the connection that
+        // the host is gone.
         let host_socket = runner.host_socket.take_if(|_| is_host);
         let plan = ChildPlan {
             envp: &prepared.envp(),

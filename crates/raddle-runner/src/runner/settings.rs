@@ -39,10 +39,12 @@ pub(crate) const FAULT: i32 = 125;
 /// Exit code of a runner that the system refused a resource during its setup. Its worker then knows
 /// that nothing was started.
 pub(crate) const NOT_SET_UP: i32 = 71;
-/// The variable that names the descriptor of a host's connection. Commands do not see variables with this prefix.
+/// The variable that names the descriptor of a host's connection. Commands do not see variables
+/// with this prefix.
 pub(crate) const HOST_SOCKET: &str = "RADDLE_INTERNAL_HOST_SOCKET";
 
-/// Takes the connection of the host that this runner is to start, if it was given one. It gets a number above those of a command, so that none is in its way.
+/// Takes the connection of the host that this runner is to start, if it was given one. It gets a
+/// number above those of a command, so that none is in its way.
 pub(super) fn take_host_socket() -> io::Result<Option<OwnedFd>> {
     let Some(number) = std::env::var(HOST_SOCKET)
         .ok()

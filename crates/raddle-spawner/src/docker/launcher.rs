@@ -56,7 +56,7 @@ pub struct DockerLauncher {
     event: mpsc::UnboundedReceiver<(LaunchId, WorkerEvent)>,
 }
 
-/// What all container watches share.
+/// The state that all container watches share.
 pub(super) struct DockerState {
     pub(super) engine: DockerEngine,
     pub(super) template: ContainerTemplate,

@@ -232,7 +232,7 @@ mod tests {
     /// Makes a certificate for 127.0.0.1 and its CA.
     fn certify(directory: &Path) {
         let script = "openssl ecparam -name prime256v1 -genkey -noout -out ca.key
-            openssl req -x509 -new -key ca.key -days 2 -subj /CN=somebody -out ca.crt
+            openssl req -x509 -new -key ca.key -days 2 -subj /CN=stranger -out ca.crt
             openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key -subj /CN=server -out server.csr
             echo subjectAltName=IP:127.0.0.1 > extensions
             openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile extensions -out server.crt

@@ -42,7 +42,7 @@ pub struct KubernetesLauncher {
     _watching: JoinSet<()>,
 }
 
-/// What all tasks about pods share.
+/// The state that all tasks about pods share.
 pub(super) struct PodState {
     pub(super) api: Api,
     pub(super) template: PodTemplate,
@@ -77,7 +77,7 @@ struct PodRecord {
     /// When it was certain to exist.
     created_at: Option<Instant>,
     runs_since: Option<Instant>,
-    /// What it waits for.
+    /// The event that it waits for.
     why: Option<String>,
     is_ready: bool,
     has_begun: bool,

@@ -57,7 +57,7 @@ pub(super) const WORKER: &str = "worker";
 /// File for the termination message, which the cluster keeps after the end.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 /// An unprivileged user.
-const NOBODY: u32 = 65532;
+const NONROOT_UID: u32 = 65532;
 const TMP: &str = "/tmp";
 
 impl PodTemplate {
@@ -98,9 +98,9 @@ impl PodTemplate {
                 "enableServiceLinks": false,
                 "securityContext": {
                     "runAsNonRoot": true,
-                    "runAsUser": NOBODY,
-                    "runAsGroup": NOBODY,
-                    "fsGroup": NOBODY,
+                    "runAsUser": NONROOT_UID,
+                    "runAsGroup": NONROOT_UID,
+                    "fsGroup": NONROOT_UID,
                     "seccompProfile": { "type": "RuntimeDefault" },
                 },
                 "containers": [{

@@ -9,10 +9,11 @@
 //!                                  summary, workers
 //! ```
 //!
-//! A [`MeteredBroker`] between workers and a broker counts their tasks. A resident worker has one in
-//! its own process. A spawner has one where it serves the broker to its workers, so no count is lost
-//! when a worker exits, and only writes that the broker has accepted are counted. Containers and pods
-//! reach the broker directly, so their spawner counts their tasks from the event log ([`LogCounter`]).
+//! A [`MeteredBroker`] between workers and a broker counts their tasks. A resident worker has one
+//! in its own process. A spawner has one where it serves the broker to its workers, so no count is
+//! lost when a worker exits, and only writes that the broker has accepted are counted. Containers
+//! and pods reach the broker directly, so their spawner counts their tasks from the event log
+//! ([`LogCounter`]).
 //!
 //! | file | what |
 //! | --- | --- |

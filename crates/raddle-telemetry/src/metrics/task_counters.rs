@@ -300,7 +300,7 @@ mod tests {
 
     const BASE: u64 = 1_700_000_000_000_000_000;
 
-    fn at(millis: u64) -> DualTime {
+    fn at_millis(millis: u64) -> DualTime {
         DualTime {
             wall: BASE + millis * 1_000_000,
             age: Duration::from_millis(millis),
@@ -341,14 +341,14 @@ mod tests {
     fn counts_wait_run_and_end_of_a_task() {
         let mut counters = TaskCounters::default();
         let one = claim(10, 1);
-        counters.claimed(std::slice::from_ref(&one), at(0), at(30));
+        counters.claimed(std::slice::from_ref(&one), at_millis(0), at_millis(30));
         assert_eq!((counters.wait.count(), counters.active()), (1, 1));
         assert!((counters.wait.sum() - 0.02).abs() < 1e-9);
         counters.finished(
             one.attempt_id,
             &ran(50),
             CompletionOutcome::Finished(TaskState::Completed),
-            at(130),
+            at_millis(130),
         );
         assert!((counters.runtime.sum() - 0.1).abs() < 1e-9);
         assert!((counters.run.sum() - 0.05).abs() < 1e-9);
@@ -358,7 +358,7 @@ mod tests {
             one.attempt_id,
             &ran(50),
             CompletionOutcome::Finished(TaskState::Completed),
-            at(131),
+            at_millis(131),
         );
         assert_eq!(
             (ended(&counters, "completed"), counters.run.count()),
@@ -370,26 +370,26 @@ mod tests {
     fn distinguishes_ends_that_are_no_task_state() {
         let mut counters = TaskCounters::default();
         let tasks: Vec<LeasedTask> = (1..=5).map(|n| claim(n, 1)).collect();
-        counters.claimed(&tasks, at(0), at(10));
+        counters.claimed(&tasks, at_millis(0), at_millis(10));
         counters.finished(
             tasks[0].attempt_id,
             &ran(1),
             CompletionOutcome::Retry(Timestamp::UNIX_EPOCH),
-            at(11),
+            at_millis(11),
         );
         counters.finished(
             tasks[1].attempt_id,
             &ran(1),
             CompletionOutcome::Stale,
-            at(11),
+            at_millis(11),
         );
         counters.released(
             tasks[2].attempt_id,
             CompletionOutcome::Retry(Timestamp::UNIX_EPOCH),
-            at(11),
+            at_millis(11),
         );
-        counters.released(tasks[3].attempt_id, CompletionOutcome::Stale, at(11));
-        counters.lost(tasks[4].attempt_id, at(11));
+        counters.released(tasks[3].attempt_id, CompletionOutcome::Stale, at_millis(11));
+        counters.lost(tasks[4].attempt_id, at_millis(11));
         let all: Vec<_> = counters.ended().filter(|(_, n)| *n > 0).collect();
         assert_eq!(
             all,
@@ -401,8 +401,8 @@ mod tests {
     #[test]
     fn an_attempt_that_another_one_follows_was_lost() {
         let mut counters = TaskCounters::default();
-        counters.claimed(&[claim(1, 1), claim(2, 1)], at(0), at(5));
-        counters.claimed(&[claim(1, 2)], at(6), at(7));
+        counters.claimed(&[claim(1, 1), claim(2, 1)], at_millis(0), at_millis(5));
+        counters.claimed(&[claim(1, 2)], at_millis(6), at_millis(7));
         assert_eq!((ended(&counters, "lost"), counters.active()), (1, 2));
     }
 
@@ -410,14 +410,14 @@ mod tests {
     fn a_worker_that_waited_before_the_task_was_ready_is_a_hit() {
         let mut counters = TaskCounters::default();
         assert!(counters.hits.ratio().is_nan());
-        counters.claimed(&[claim(20, 1)], at(10), at(21));
-        counters.claimed(&[claim(20, 1)], at(25), at(26));
+        counters.claimed(&[claim(20, 1)], at_millis(10), at_millis(21));
+        counters.claimed(&[claim(20, 1)], at_millis(25), at_millis(26));
         // Not before its delay is over.
         let mut later = claim(20, 1);
         later.spec.delay = Some(HumanDuration(Duration::from_millis(100)));
-        counters.claimed(&[later], at(110), at(121));
+        counters.claimed(&[later], at_millis(110), at_millis(121));
         // When this attempt became ready is not known.
-        counters.claimed(&[claim(20, 2)], at(25), at(26));
+        counters.claimed(&[claim(20, 2)], at_millis(25), at_millis(26));
         assert_eq!(
             (
                 counters.hits.hits,
@@ -428,7 +428,7 @@ mod tests {
         );
         assert!((counters.hits.ratio() - 2.0 / 3.0).abs() < 1e-9);
         for _ in 0..2 * RECENT_TASKS {
-            counters.claimed(&[claim(20, 1)], at(25), at(26));
+            counters.claimed(&[claim(20, 1)], at_millis(25), at_millis(26));
         }
         assert_eq!(counters.hits.ratio(), 0.0, "old tasks do not count");
     }
@@ -450,15 +450,15 @@ mod tests {
         let mut counters = TaskCounters::new(Some(recorded.clone()));
         let mut one = claim(10, 1);
         one.spec.kind = Some("execute".into());
-        counters.claimed(std::slice::from_ref(&one), at(0), at(30));
+        counters.claimed(std::slice::from_ref(&one), at_millis(0), at_millis(30));
         counters.finished(
             one.attempt_id,
             &ran(5),
             CompletionOutcome::Finished(TaskState::Completed),
-            at(40),
+            at_millis(40),
         );
-        counters.claimed(&[claim(1, 1)], at(0), at(5));
-        counters.claimed(&[claim(1, 2)], at(6), at(7));
+        counters.claimed(&[claim(1, 1)], at_millis(0), at_millis(5));
+        counters.claimed(&[claim(1, 2)], at_millis(6), at_millis(7));
         let recorded = recorded.0.lock().unwrap();
         let [done, lost] = &recorded[..] else {
             panic!("{recorded:?}")
@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(done.span, one.spec.trace(one.attempt_id.tid, 1).parent);
         assert_eq!(
             (done.started, done.ended, done.parent),
-            (at(30).wall, at(40).wall, None)
+            (at_millis(30).wall, at_millis(40).wall, None)
         );
         assert!(
             done.attributes
@@ -480,7 +480,7 @@ mod tests {
     fn drops_the_oldest_active_attempts() {
         let mut counters = TaskCounters::default();
         for millis in 0..MAX_ACTIVE as u64 + 10 {
-            counters.claimed(&[claim(millis, 1)], at(0), at(millis));
+            counters.claimed(&[claim(millis, 1)], at_millis(0), at_millis(millis));
         }
         assert_eq!(counters.active(), MAX_ACTIVE);
     }

@@ -1,5 +1,5 @@
-//! Tests of `BrokerDiscovery` with an in-memory registry. `crates/raddle/tests/serve` tests it with real
-//! workers, SQLite and Redis.
+//! Tests of `BrokerDiscovery` with an in-memory registry. `crates/raddle/tests/serve` tests it with
+//! real workers, SQLite and Redis.
 
 use std::{sync::Arc, time::Duration};
 

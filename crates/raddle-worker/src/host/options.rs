@@ -14,7 +14,7 @@ use raddle_model::{
 pub struct HostOptions {
     /// Name in titles and logs.
     pub name: String,
-    /// What a host is.
+    /// The program of a host.
     pub program: HostProgram,
     /// The directory that hosts run in; the worker's without it.
     pub directory: Option<String>,
@@ -26,7 +26,7 @@ pub struct HostOptions {
     pub concurrency: u32,
     /// How many plain functions run in one host at once.
     pub threads: u32,
-    /// What its hosts run: the routines, or the one handler, by name.
+    /// The routines, or the one handler, that its hosts run, by name.
     pub routines: BTreeMap<String, RoutineKind>,
     /// The handler that its hosts are, if they are one.
     pub handler: Option<String>,
@@ -36,7 +36,7 @@ pub struct HostOptions {
     pub max_age: Option<Duration>,
     /// A host is replaced when it uses more memory than this.
     pub max_rss_bytes: Option<u64>,
-    /// What one host may use, its children included.
+    /// The resources that one host may use, its children included.
     pub limits: Limits,
     /// How long a host has until it is ready.
     pub startup_timeout: Duration,
@@ -46,7 +46,7 @@ pub struct HostOptions {
     pub blocked_timeout: Duration,
 }
 
-/// What a host is.
+/// The program of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostProgram {
     /// The program that runners are started from, with [`ARGUMENT`](super::ARGUMENT).
@@ -55,7 +55,7 @@ pub enum HostProgram {
     Command(Vec<String>),
 }
 
-/// How many async attempts run in one host at once, unless somebody says otherwise.
+/// How many async attempts run in one host at once by default.
 pub const DEFAULT_CONCURRENCY: u32 = 100;
 
 impl HostOptions {

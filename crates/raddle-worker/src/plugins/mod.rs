@@ -63,7 +63,7 @@ pub enum PluginLoadError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The name is invalid.

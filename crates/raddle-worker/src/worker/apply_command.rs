@@ -1,4 +1,4 @@
-//! What control commands do to a worker and to the tasks it holds. Decisions only, no I/O.
+//! Control commands to a worker and to the tasks that it holds. Decisions only, no I/O.
 
 use std::time::Duration;
 

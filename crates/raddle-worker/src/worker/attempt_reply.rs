@@ -28,7 +28,7 @@ pub(super) struct AttemptReply {
     chain_error_reported: bool,
 }
 
-/// What one piece of the reply contained.
+/// The contents of one piece of the reply.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ReplyUpdate {
     /// Text for the task's log.

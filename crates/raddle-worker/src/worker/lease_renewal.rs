@@ -21,7 +21,7 @@ use crate::registration::WorkerLease;
 /// Renewals per lease length.
 const RENEWALS_PER_LEASE: u32 = 4;
 
-/// What a heartbeat reports about the worker. The service keeps it up to date.
+/// The values that a heartbeat reports about the worker. The service keeps them up to date.
 #[derive(Default)]
 pub struct WorkerStats {
     /// Attempts that run.

@@ -1,7 +1,8 @@
 //! The worker: claims tasks and runs each in its own process.
 //!
-//! A worker is itself a task: it has an id, a registration, control queues and a title. The same code
-//! serves all policies, from a worker for exactly one task ([`Options::only`]) to a resident worker.
+//! A worker is itself a task: it has an id, a registration, control queues and a title. The same
+//! code serves all policies, from a worker for exactly one task ([`Options::only`]) to a resident
+//! worker.
 //!
 //! ```text
 //!            claim               task                  ExecRequest

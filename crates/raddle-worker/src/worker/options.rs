@@ -59,7 +59,7 @@ pub struct Options {
     pub task_image: Option<String>,
     /// Handler plug-ins.
     pub plugins: Arc<Plugins>,
-    /// What its manager may spawn, if it serves a manager. It then runs nothing else.
+    /// The spawn policy, if it serves a manager. It then runs nothing else.
     pub spawn_policy: Option<Arc<SpawnPolicy>>,
     /// Hosts for tasks that may share a process.
     pub hosts: Vec<Arc<HostOptions>>,

@@ -32,7 +32,7 @@ use super::{
 use raddle_client::orphan_processes;
 use raddle_container::task;
 
-/// What all slots of a worker share.
+/// The state that all slots of a worker share.
 pub(super) struct SlotContext {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) options: Options,

@@ -92,7 +92,7 @@ impl SlotClasses {
         self.starts.partition_point(|start| *start <= slot) - 1
     }
 
-    /// What a task needs.
+    /// The needs of a task.
     fn class_of(&self, spec: &TaskSpec) -> ClassId {
         let isolation = spec.isolation().max(self.min_isolation);
         if isolation > Isolation::Process {

@@ -248,7 +248,7 @@ async fn explains_unknown_workers_and_addresses() {
         .assert_output(2, "there is no pool or worker 'other'");
         run_pool(&served, &["stop", "127.0.0.1:1"])
             .assert_output(1, "no worker listens at this address");
-        let none = run_pool(&served, &["stop", "--discovery", "file:nobody"]);
+        let none = run_pool(&served, &["stop", "--discovery", "file:absent"]);
         assert_eq!(
             (none.stdout(), none.err.as_str()),
             ("", "raddle: no worker was found\n")

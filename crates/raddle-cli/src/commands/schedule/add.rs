@@ -64,8 +64,8 @@ fn from_flags(args: &ScheduleAddArgs) -> Outcome<Schedule> {
         timezone: args.timezone.clone(),
         start: args.start,
         missed: args.missed,
-        // The lifetime of a task counts from its submission, the lifetime of a schedule from the due
-        // time.
+        // The lifetime of a task counts from its submission, the lifetime of a schedule from the
+        // due time.
         lifetime: task.lifetime.take(),
         jitter: args.jitter,
         paused: args.paused,

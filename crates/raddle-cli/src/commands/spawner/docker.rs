@@ -33,9 +33,9 @@ use crate::{
     project::Project,
 };
 
-/// A socket in its own directory, which is the only directory of this machine that a container sees.
-/// Its name is the same for every spawner of a class, so that workers of a killed spawner find the
-/// next one.
+/// A socket in its own directory, which is the only directory of this machine that a container
+/// sees. Its name is the same for every spawner of a class, so that workers of a killed spawner
+/// find the next one.
 pub(super) struct ContainerSocket {
     directory: PathBuf,
     /// The user whose workers are served.
@@ -51,8 +51,8 @@ const SOCKET: &str = "agent.sock";
 const DIRECTORY_MODE: u32 = 0o700;
 const TAKEN: &str = "it is not a directory, or it belongs to another user: move it away";
 
-/// Makes the launcher, and the socket unless workers reach the broker over the network. Paths in the
-/// file are relative to `base`.
+/// Makes the launcher, and the socket unless workers reach the broker over the network. Paths in
+/// the file are relative to `base`.
 pub(super) fn container_launcher(
     global: &Global,
     project: &Project,

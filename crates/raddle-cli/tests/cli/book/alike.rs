@@ -28,7 +28,8 @@ impl Ids {
     }
 }
 
-/// Whether a command showed in this run what the page shows. Returns the ids that are known after it.
+/// Whether a command showed in this run what the page shows. Returns the ids that are known after
+/// it.
 pub(super) fn compare(command: &str, ids: &Ids, page: &[String], run: &[String]) -> Option<Ids> {
     let mut learnt = ids.clone();
     if command.starts_with("ps ") {

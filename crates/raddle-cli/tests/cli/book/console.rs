@@ -42,12 +42,13 @@ const READ_ONLY: [&str; 15] = [
     "raddle worker list",
     "sort ",
 ];
-/// How long such a command is repeated, and how long output of a process in the background may take.
+/// How long such a command is repeated, and how long output of a process in the background may
+/// take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long output may take that a process in the background writes because of a command.
 const AFTERTHOUGHT: Duration = Duration::from_secs(5);
-/// A shell that marks the end of each command in both streams, and leaves the exit code to the next.
-/// A line break within a command arrives as `\x01`.
+/// A shell that marks the end of each command in both streams, and leaves the exit code to the
+/// next. A line break within a command arrives as `\x01`.
 const SHELL: &str = "exec 9<&0 </dev/null
     ip link set lo up
     while read -ru 9 line; do

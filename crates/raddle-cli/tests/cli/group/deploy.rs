@@ -11,7 +11,8 @@ const NOTIFYING: [(&str, &str); 2] = [
     ("raddle-prime.service", "READY=1\nSTATUS=worker-prime "),
 ];
 
-/// The test is what systemd would be: it runs the command of the unit, listens, and sends the signal to the main process alone.
+/// The test is what systemd would be: it runs the command of the unit, listens, and sends the
+/// signal to the main process alone.
 #[test]
 fn notifies_systemd_of_ready_watchdog_and_stopping() {
     for (name, says) in NOTIFYING {

@@ -5,12 +5,14 @@ use super::*;
 const FILE: &str = "[process.a]\nreplicas = 2\nhang_timeout = '3s'\nshutdown_timeout = '5s'\n[[process.a.worker]]\nslug = 'a'\n\
                     execution_timeout = '2s'\n";
 
-/// The same, but with time for a few commands before a task has taken too long, also where all else is busy.
+/// The same, but with time for a few commands before a task has taken too long, also where all else
+/// is busy.
 fn patient() -> String {
     FILE.replace("execution_timeout = '2s'", "execution_timeout = '8s'")
 }
 
-/// One process hangs because of `deed`. It is replaced, with this in the log, and its sibling stays.
+/// One process hangs because of `deed`. It is replaced, with this in the log, and its sibling
+/// stays.
 fn replaced(world: &World, manager: &RunningCommand, hangs: i64, said: &str) {
     let before = pids(world, "a");
     wait_until("it is replaced", || {
@@ -103,8 +105,9 @@ fn replaces_a_process_whose_event_loop_is_blocked() {
     let world = World::new();
     let manager = up(&world, FILE);
     let pid = *pids(&world, "a").first().unwrap();
-    // Its first thread alone: the one that renews its lease goes on, so that nobody but its manager could tell.
-    // SAFETY: plain integers to ptrace; the thread is let go when this process lets go of it, or when it is killed.
+    // Its first thread alone: the one that renews its lease goes on, so that nobody but its manager
+    // could tell. SAFETY: plain integers to ptrace; the thread is let go when this process lets go
+    // of it, or when it is killed.
     unsafe {
         assert_eq!(
             libc::ptrace(libc::PTRACE_SEIZE, pid as i32, 0, 0),

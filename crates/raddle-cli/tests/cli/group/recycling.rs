@@ -1,9 +1,11 @@
-//! Processes that are replaced although nothing is wrong with them, those that cannot reach their broker, and how soon it is all done.
+//! Processes that are replaced although nothing is wrong with them, those that cannot reach their
+//! broker, and how soon it is all done.
 
 use super::*;
 use crate::spawner::serve_redis;
 
-/// The processes that wear the title of this worker process, as the system has them: asking costs nothing that would be measured with it.
+/// The processes that wear the title of this worker process, as the system has them: asking costs
+/// nothing that would be measured with it.
 fn titled(world: &World, process: &str) -> BTreeSet<i32> {
     let title = format!(":{process}:");
     let is_it = |line: &str| line.starts_with("raddle-") && line.contains(&title);
@@ -129,7 +131,8 @@ fn are_back(world: &World, before: &BTreeSet<i32>) {
         let now = titled(world, "a");
         now.len() == 2 && now.is_disjoint(before)
     });
-    // Tries are 2 s apart at most, and a process is there in a fraction of a second on a machine that has nothing else to do.
+    // Tries are 2 s apart at most, and a process is there in a fraction of a second on a machine
+    // that has nothing else to do.
     assert!(
         began.elapsed() < Duration::from_secs(10),
         "{:?}",
@@ -139,7 +142,8 @@ fn are_back(world: &World, before: &BTreeSet<i32>) {
     world.raddle(["wait", &tid]).ok();
 }
 
-/// Its processes have given up again and again, and the next pause between two of them would be longer than this takes.
+/// Its processes have given up again and again, and the next pause between two of them would be
+/// longer than this takes.
 #[test]
 fn processes_recover_soon_after_the_server_was_down() {
     let (world, server) = on_redis();
@@ -161,7 +165,8 @@ fn processes_recover_soon_after_the_server_was_down() {
     assert_eq!(world.processes(), []);
 }
 
-/// For longer than the manager waits for an answer. Its lease is lost by then, and those of its processes.
+/// For longer than the manager waits for an answer. Its lease is lost by then, and those of its
+/// processes.
 #[test]
 fn processes_recover_soon_after_the_server_was_unresponsive() {
     let (world, server) = on_redis();
@@ -241,7 +246,8 @@ fn replaces_a_process_with_a_hanging_task_soon_after_its_limit() {
             titled(&world, "keeper").is_disjoint(&before)
         });
     }
-    // That it is a second at most is measured, on a machine that has nothing else to do. Whoever waited for a lease would need more than this.
+    // That it is a second at most is measured, on a machine that has nothing else to do. Whoever
+    // waited for a lease would need more than this.
     assert!(
         quickest >= limit && quickest <= limit + Duration::from_secs(4),
         "{quickest:?}"
@@ -258,7 +264,8 @@ fn stops_ten_idle_processes_at_once() {
     );
     let began = Instant::now();
     manager.stop().ok();
-    // A tenth of it on a machine that has nothing else to do. Whoever waited for a look or a timeout would need seconds.
+    // A tenth of it on a machine that has nothing else to do. Whoever waited for a look or a
+    // timeout would need seconds.
     assert!(
         began.elapsed() < Duration::from_secs(10),
         "{:?}",

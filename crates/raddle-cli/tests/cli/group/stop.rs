@@ -60,8 +60,8 @@ fn a_stalled_process_notices_both_requests_to_stop() {
     let world = World::new();
     let command = "trap 'touch cleaned; exit 1' TERM; touch begun; while :; do sleep 0.05; done";
     let (manager, tid) = busy(&world, &file(command, "600s", "60s"));
-    // The pid of the registry: the runner of the task has a title like that of the group process, and
-    // /proc lists it first once pids have wrapped around.
+    // The pid of the registry: the runner of the task has a title like that of the group process,
+    // and /proc lists it first once pids have wrapped around.
     let process = *pids(&world, "a").first().unwrap();
     // The signals of both requests are pending when the process continues.
     signal(process, libc::SIGSTOP);

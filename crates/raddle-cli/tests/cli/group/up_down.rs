@@ -1,4 +1,5 @@
-//! Managers in the background, those that wait for another, what they show, and what is said while nothing happens.
+//! Managers in the background, those that wait for another, what they show, and what is said while
+//! nothing happens.
 
 use super::*;
 use crate::metrics::scrape;

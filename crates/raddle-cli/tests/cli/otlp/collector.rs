@@ -1,4 +1,5 @@
-//! A collector: takes spans over gRPC and over HTTP at one address, plain or with TLS, and keeps them with the headers of their requests.
+//! A collector: takes spans over gRPC and over HTTP at one address, plain or with TLS, and keeps
+//! them with the headers of their requests.
 
 use std::{
     net::SocketAddr,

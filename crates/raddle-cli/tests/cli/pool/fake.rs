@@ -15,7 +15,8 @@ use tonic::{
 
 use super::Pools;
 
-/// A worker that has three calls in flight, of which one is always cancelled. It serves until its runtime ends.
+/// A worker that has three calls in flight, of which one is always cancelled. It serves until its
+/// runtime ends.
 pub(super) struct Fake {
     pub(super) metadata: WorkerMetadata,
     state: Arc<Mutex<State>>,

@@ -1,4 +1,5 @@
-//! `raddle pool serve`, of a program that has nothing to serve. What programs with routines do is tested in `crates/raddle/tests/serve`.
+//! `raddle pool serve`, of a program that has nothing to serve. What programs with routines do is
+//! tested in `crates/raddle/tests/serve`.
 
 use crate::world::World;
 

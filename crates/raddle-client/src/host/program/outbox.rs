@@ -1,4 +1,4 @@
-//! What a host sends to its worker: a buffer that attempts on all threads append to.
+//! The messages of a host to its worker: a buffer that attempts on all threads append to.
 
 use std::{
     io,
@@ -83,7 +83,7 @@ impl Outbox {
         }
     }
 
-    /// Returns whether nothing is left, or nobody reads any more: that shows when the socket is
+    /// Returns whether nothing is left, or the worker reads no more: that shows when the socket is
     /// read.
     fn flush(&self, state: &mut Unsent) -> bool {
         while state.sent < state.bytes.len() {

@@ -45,11 +45,10 @@ fn turns() -> impl Strategy<Value = Vec<Turn>> {
 }
 
 fn policies() -> impl Strategy<Value = Options> {
-    let idle_exit =
-        prop_oneof![3 => Just(None), 1 => Just(Some(Duration::ZERO)), 1 => Just(Some(at(700)))];
+    let idle_exit = prop_oneof![3 => Just(None), 1 => Just(Some(Duration::ZERO)), 1 => Just(Some(at_millis(700)))];
     let max_tasks = prop_oneof![3 => Just(None), 1 => (1..6u64).prop_map(Some)];
     let retire_at =
-        prop_oneof![3 => Just(None), 1 => (0..3000u64).prop_map(|millis| Some(at(millis)))];
+        prop_oneof![3 => Just(None), 1 => (0..3000u64).prop_map(|millis| Some(at_millis(millis)))];
     (1..4u32, any::<bool>(), idle_exit, max_tasks, retire_at).prop_map(
         |(slots, only, idle_exit, max_tasks, max_uptime)| match only {
             true => Options {

@@ -63,7 +63,7 @@ pub(super) fn unreachable() -> Error {
     }
 }
 
-pub(super) fn at(millis: u64) -> Duration {
+pub(super) fn at_millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
@@ -86,12 +86,12 @@ pub(super) fn idle(options: Options) -> WorkerCore {
 /// A worker that has claimed tasks 10, 11, … and started as many as it has slots.
 fn busy(options: Options, tasks: u64) -> WorkerCore {
     let mut core = idle(options);
-    core.handle_event(WorkerLoopEvent::StopRequested(0), at(0));
+    core.handle_event(WorkerLoopEvent::StopRequested(0), at_millis(0));
     core.handle_event(
         WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(
             (10..10 + tasks).map(claim).collect(),
         ))),
-        at(1),
+        at_millis(1),
     );
     core
 }
@@ -130,7 +130,7 @@ fn brief(effect: &WorkerEffect) -> String {
         WorkerEffect::RunJob(CommandJob::Forward { message, .. }) => {
             format!("pass on {}", message.command)
         }
-        WorkerEffect::Abandon(attempt_id) => format!("forsake {}", number(attempt_id)),
+        WorkerEffect::Abandon(attempt_id) => format!("abandon {}", number(attempt_id)),
         WorkerEffect::StartDeadline => "haste".into(),
         WorkerEffect::Purge | WorkerEffect::RunJob(CommandJob::Purge) => "purge".into(),
         WorkerEffect::Audit { held } => format!("audit {}", held.len()),
@@ -188,7 +188,7 @@ pub(super) const AGAIN: Option<CompletionOutcome> =
 fn runs_a_claimed_task_and_writes_its_end() {
     let mut core = idle(options());
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0)),
         "claim 2"
     );
     assert_eq!(core.status(), "listening");
@@ -196,7 +196,7 @@ fn runs_a_claimed_task_and_writes_its_end() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(vec![claim(10)]))),
-            at(1)
+            at_millis(1)
         ),
         "run 10 in 0, claim 1"
     );
@@ -205,9 +205,9 @@ fn runs_a_claimed_task_and_writes_its_end() {
         attempt_id: attempt_id(10),
         pid: Some(7),
     });
-    assert_eq!(does(&mut core, started, at(2)), "started 10");
-    assert_eq!(ends(&mut core, 0, 10, OK, at(1000)), "finish 10");
-    assert_eq!(settles(&mut core, 10, DONE, at(1001)), "");
+    assert_eq!(does(&mut core, started, at_millis(2)), "started 10");
+    assert_eq!(ends(&mut core, 0, 10, OK, at_millis(1000)), "finish 10");
+    assert_eq!(settles(&mut core, 10, DONE, at_millis(1001)), "");
     assert_eq!(core.status(), "listening");
     assert_eq!(core.open_attempts().count(), 0);
 }
@@ -216,43 +216,47 @@ fn runs_a_claimed_task_and_writes_its_end() {
 fn a_draining_worker_exits_when_the_last_result_is_written() {
     let mut core = busy(options(), 1);
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(1), at(10)),
+        does(&mut core, WorkerLoopEvent::StopRequested(1), at_millis(10)),
         "unclaim"
     );
     assert_eq!(core.status(), "draining");
-    assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
-    assert_eq!(settles(&mut core, 10, DONE, at(21)), "left: Stopped");
+    assert_eq!(ends(&mut core, 0, 10, OK, at_millis(20)), "finish 10");
+    assert_eq!(settles(&mut core, 10, DONE, at_millis(21)), "left: Stopped");
 }
 
 #[test]
 fn the_second_stop_request_releases_and_the_third_kills() {
     let mut core = busy(options(), 2);
-    does(&mut core, WorkerLoopEvent::StopRequested(1), at(10));
+    does(&mut core, WorkerLoopEvent::StopRequested(1), at_millis(10));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(2), at(20)),
+        does(&mut core, WorkerLoopEvent::StopRequested(2), at_millis(20)),
         "Stop 0, Stop 1"
     );
     assert_eq!(
-        ends(&mut core, 0, 10, ExitStatus::Cancelled, at(30)),
+        ends(&mut core, 0, 10, ExitStatus::Cancelled, at_millis(30)),
         "release 10"
     );
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(3), at(40)),
+        does(&mut core, WorkerLoopEvent::StopRequested(3), at_millis(40)),
         "haste, Kill 1"
     );
     // It had ended by itself before the kill.
-    assert_eq!(ends(&mut core, 1, 11, OK, at(50)), "finish 11");
-    assert_eq!(settles(&mut core, 10, AGAIN, at(51)), "");
-    assert_eq!(settles(&mut core, 11, DONE, at(52)), "left: Stopped");
+    assert_eq!(ends(&mut core, 1, 11, OK, at_millis(50)), "finish 11");
+    assert_eq!(settles(&mut core, 10, AGAIN, at_millis(51)), "");
+    assert_eq!(settles(&mut core, 11, DONE, at_millis(52)), "left: Stopped");
 }
 
 #[test]
 fn kills_after_the_grace_period() {
     let mut core = busy(options(), 1);
-    does(&mut core, WorkerLoopEvent::StopRequested(2), at(10));
-    assert_eq!(core.wake_at(), Some(at(10) + GRACE));
+    does(&mut core, WorkerLoopEvent::StopRequested(2), at_millis(10));
+    assert_eq!(core.wake_at(), Some(at_millis(10) + GRACE));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::TimerFired, at(10) + GRACE),
+        does(
+            &mut core,
+            WorkerLoopEvent::TimerFired,
+            at_millis(10) + GRACE
+        ),
         "haste, Kill 0"
     );
 }
@@ -260,33 +264,41 @@ fn kills_after_the_grace_period() {
 #[test]
 fn a_killed_worker_does_not_wait_for_a_result_that_was_given_up() {
     let mut core = busy(options(), 1);
-    ends(&mut core, 0, 10, OK, at(20));
+    ends(&mut core, 0, 10, OK, at_millis(20));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::WriteFailed(full()), at(30)),
+        does(
+            &mut core,
+            WorkerLoopEvent::WriteFailed(full()),
+            at_millis(30)
+        ),
         "",
         "a full disk may get space"
     );
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(3), at(40)),
+        does(&mut core, WorkerLoopEvent::StopRequested(3), at_millis(40)),
         "haste, unclaim"
     );
-    assert_eq!(settles(&mut core, 10, None, at(50)), "left: Stopped");
+    assert_eq!(settles(&mut core, 10, None, at_millis(50)), "left: Stopped");
 }
 
 #[test]
 fn a_killed_worker_exits_without_answers_from_slots_and_broker() {
     let mut core = busy(options(), 2);
-    ends(&mut core, 0, 10, OK, at(20));
+    ends(&mut core, 0, 10, OK, at_millis(20));
     assert_eq!(
-        does(&mut core, command(tid(1), ControlCommand::Kill), at(30)),
+        does(
+            &mut core,
+            command(tid(1), ControlCommand::Kill),
+            at_millis(30)
+        ),
         "haste, Kill 1, reply stopping, unclaim"
     );
-    assert_eq!(core.wake_at(), Some(at(30) + KILL_TIMEOUT));
+    assert_eq!(core.wake_at(), Some(at_millis(30) + KILL_TIMEOUT));
     assert_eq!(
         does(
             &mut core,
             WorkerLoopEvent::TimerFired,
-            at(30) + KILL_TIMEOUT - at(1)
+            at_millis(30) + KILL_TIMEOUT - at_millis(1)
         ),
         ""
     );
@@ -295,7 +307,7 @@ fn a_killed_worker_exits_without_answers_from_slots_and_broker() {
         does(
             &mut core,
             WorkerLoopEvent::TimerFired,
-            at(30) + KILL_TIMEOUT
+            at_millis(30) + KILL_TIMEOUT
         ),
         "left: Stopped"
     );
@@ -308,44 +320,48 @@ fn an_unreachable_server_ends_the_worker() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Err(unreachable())),
-            at(10)
+            at_millis(10)
         ),
         "haste, Kill 0"
     );
     assert_eq!(
-        ends(&mut core, 0, 10, ExitStatus::Killed, at(20)),
+        ends(&mut core, 0, 10, ExitStatus::Killed, at_millis(20)),
         "release 10"
     );
-    assert!(settles(&mut core, 10, None, at(30)).starts_with("failed: cannot reach redis"));
+    assert!(settles(&mut core, 10, None, at_millis(30)).starts_with("failed: cannot reach redis"));
     // A draining worker makes no claims, but writes a result.
     let mut core = busy(options(), 1);
-    does(&mut core, WorkerLoopEvent::StopRequested(1), at(10));
-    ends(&mut core, 0, 10, OK, at(20));
+    does(&mut core, WorkerLoopEvent::StopRequested(1), at_millis(10));
+    ends(&mut core, 0, 10, OK, at_millis(20));
     assert_eq!(
         does(
             &mut core,
             WorkerLoopEvent::WriteFailed(unreachable()),
-            at(30)
+            at_millis(30)
         ),
         "haste"
     );
-    assert!(settles(&mut core, 10, None, at(40)).starts_with("failed: cannot reach redis"));
+    assert!(settles(&mut core, 10, None, at_millis(40)).starts_with("failed: cannot reach redis"));
 }
 
 #[test]
 fn an_agent_may_be_unreachable_for_give_up_after() {
     let mut core = idle(options());
-    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(1000)),
+        does(
+            &mut core,
+            WorkerLoopEvent::Claimed(Err(gone())),
+            at_millis(1000)
+        ),
         ""
     );
-    assert_eq!(core.wake_at(), Some(at(1000) + ERROR_PAUSE));
+    assert_eq!(core.wake_at(), Some(at_millis(1000) + ERROR_PAUSE));
     assert_eq!(
         does(
             &mut core,
             WorkerLoopEvent::TimerFired,
-            at(1000) + ERROR_PAUSE
+            at_millis(1000) + ERROR_PAUSE
         ),
         "claim 2"
     );
@@ -354,21 +370,29 @@ fn an_agent_may_be_unreachable_for_give_up_after() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
-            at(20_000)
+            at_millis(20_000)
         ),
         "claim 2"
     );
-    does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(21_000));
-    does(&mut core, WorkerLoopEvent::TimerFired, at(22_000));
+    does(
+        &mut core,
+        WorkerLoopEvent::Claimed(Err(gone())),
+        at_millis(21_000),
+    );
+    does(&mut core, WorkerLoopEvent::TimerFired, at_millis(22_000));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::Claimed(Err(gone())), at(40_000)),
+        does(
+            &mut core,
+            WorkerLoopEvent::Claimed(Err(gone())),
+            at_millis(40_000)
+        ),
         ""
     );
-    does(&mut core, WorkerLoopEvent::TimerFired, at(50_000));
+    does(&mut core, WorkerLoopEvent::TimerFired, at_millis(50_000));
     let does = does(
         &mut core,
         WorkerLoopEvent::Claimed(Err(gone())),
-        at(21_000) + GIVE_UP_AFTER,
+        at_millis(21_000) + GIVE_UP_AFTER,
     );
     assert!(
         does.starts_with("haste, failed: no answer from the agent"),
@@ -379,27 +403,43 @@ fn an_agent_may_be_unreachable_for_give_up_after() {
 #[test]
 fn releases_prefetched_tasks_that_wait_too_long_and_on_pause() {
     let mut core = busy(options(), 4);
-    assert_eq!(core.wake_at(), Some(at(1) + MAX_WAIT));
+    assert_eq!(core.wake_at(), Some(at_millis(1) + MAX_WAIT));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::TimerFired, at(1) + MAX_WAIT),
+        does(
+            &mut core,
+            WorkerLoopEvent::TimerFired,
+            at_millis(1) + MAX_WAIT
+        ),
         "release 12, release 13"
     );
     let mut core = busy(options(), 4);
     assert_eq!(
-        does(&mut core, command(tid(1), ControlCommand::Pause), at(10)),
+        does(
+            &mut core,
+            command(tid(1), ControlCommand::Pause),
+            at_millis(10)
+        ),
         "release 12, release 13, reply paused"
     );
     assert_eq!(
-        ends(&mut core, 0, 10, OK, at(20)),
+        ends(&mut core, 0, 10, OK, at_millis(20)),
         "finish 10",
         "nothing is started"
     );
     assert_eq!(
-        does(&mut core, command(tid(1), ControlCommand::Status), at(30)),
+        does(
+            &mut core,
+            command(tid(1), ControlCommand::Status),
+            at_millis(30)
+        ),
         "reply paused"
     );
     assert_eq!(
-        does(&mut core, command(tid(1), ControlCommand::Resume), at(40)),
+        does(
+            &mut core,
+            command(tid(1), ControlCommand::Resume),
+            at_millis(40)
+        ),
         "reply busy, claim 5"
     );
 }
@@ -411,14 +451,18 @@ fn a_worker_that_starts_paused_claims_nothing_before_resume() {
         ..options()
     });
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0)),
         ""
     );
     assert_eq!(
         (core.status(), core.registered_status()),
         ("paused", WorkerStatus::Paused)
     );
-    let claims = does(&mut core, command(tid(1), ControlCommand::Resume), at(10));
+    let claims = does(
+        &mut core,
+        command(tid(1), ControlCommand::Resume),
+        at_millis(10),
+    );
     assert!(claims.starts_with("reply listening, claim "), "{claims}");
 }
 
@@ -426,54 +470,97 @@ fn a_worker_that_starts_paused_claims_nothing_before_resume() {
 fn commands_reach_their_target() {
     let mut core = busy(options(), 5);
     assert_eq!(
-        does(&mut core, command(tid(10), ControlCommand::Ping), at(10)),
+        does(
+            &mut core,
+            command(tid(10), ControlCommand::Ping),
+            at_millis(10)
+        ),
         "reply running"
     );
     assert_eq!(
-        does(&mut core, command(tid(10), ControlCommand::Pause), at(10)),
+        does(
+            &mut core,
+            command(tid(10), ControlCommand::Pause),
+            at_millis(10)
+        ),
         "Pause 0, paused 10 true, reply paused"
     );
     assert_eq!(
-        does(&mut core, command(tid(10), ControlCommand::Ping), at(10)),
+        does(
+            &mut core,
+            command(tid(10), ControlCommand::Ping),
+            at_millis(10)
+        ),
         "reply paused"
     );
     assert_eq!(
-        does(&mut core, command(tid(10), ControlCommand::Resume), at(10)),
+        does(
+            &mut core,
+            command(tid(10), ControlCommand::Resume),
+            at_millis(10)
+        ),
         "Resume 0, paused 10 false, reply running"
     );
     assert_eq!(
-        does(&mut core, command(tid(11), ControlCommand::Stop), at(10)),
+        does(
+            &mut core,
+            command(tid(11), ControlCommand::Stop),
+            at_millis(10)
+        ),
         "Stop 1, reply stopping"
     );
     // Prefetched tasks: answered, ended, or released to the broker together with the command.
     assert_eq!(
-        does(&mut core, command(tid(12), ControlCommand::Status), at(10)),
+        does(
+            &mut core,
+            command(tid(12), ControlCommand::Status),
+            at_millis(10)
+        ),
         "reply spawning"
     );
     assert_eq!(
-        does(&mut core, command(tid(12), ControlCommand::Kill), at(10)),
+        does(
+            &mut core,
+            command(tid(12), ControlCommand::Kill),
+            at_millis(10)
+        ),
         "finish 12 Killed, reply stopping"
     );
     assert_eq!(
-        does(&mut core, command(tid(13), ControlCommand::Pause), at(10)),
+        does(
+            &mut core,
+            command(tid(13), ControlCommand::Pause),
+            at_millis(10)
+        ),
         "release 13"
     );
-    assert_eq!(settles(&mut core, 13, AGAIN, at(11)), "pass on PAUSE");
+    assert_eq!(
+        settles(&mut core, 13, AGAIN, at_millis(11)),
+        "pass on PAUSE"
+    );
     // A task that this worker does not hold.
     assert_eq!(
-        does(&mut core, command(tid(99), ControlCommand::Stop), at(12)),
+        does(
+            &mut core,
+            command(tid(99), ControlCommand::Stop),
+            at_millis(12)
+        ),
         "pass on STOP"
     );
     // A task whose end is being written: the command is forwarded if the task is retried.
-    ends(&mut core, 0, 10, OK, at(13));
+    ends(&mut core, 0, 10, OK, at_millis(13));
     assert_eq!(
-        does(&mut core, command(tid(10), ControlCommand::Kill), at(14)),
+        does(
+            &mut core,
+            command(tid(10), ControlCommand::Kill),
+            at_millis(14)
+        ),
         ""
     );
-    assert_eq!(settles(&mut core, 10, AGAIN, at(15)), "pass on KILL");
+    assert_eq!(settles(&mut core, 10, AGAIN, at_millis(15)), "pass on KILL");
     // A command that crossed the end of its attempt, and the task is finished.
-    assert!(ends(&mut core, 1, 11, OK, at(16)).starts_with("finish 11"));
-    assert!(!settles(&mut core, 11, DONE, at(17)).contains("pass on"));
+    assert!(ends(&mut core, 1, 11, OK, at_millis(16)).starts_with("finish 11"));
+    assert!(!settles(&mut core, 11, DONE, at_millis(17)).contains("pass on"));
 }
 
 #[test]
@@ -489,14 +576,18 @@ fn a_stop_with_requeue_releases_the_task() {
             tid: tid(10),
             message,
         },
-        at(10),
+        at_millis(10),
     );
-    does(&mut core, command(tid(11), ControlCommand::Stop), at(10));
-    assert!(ends(&mut core, 0, 10, ExitStatus::Cancelled, at(20)).starts_with("release 10"));
+    does(
+        &mut core,
+        command(tid(11), ControlCommand::Stop),
+        at_millis(10),
+    );
+    assert!(ends(&mut core, 0, 10, ExitStatus::Cancelled, at_millis(20)).starts_with("release 10"));
     // It got its own STOP, so it is cancelled, even though its worker stops later.
-    does(&mut core, WorkerLoopEvent::StopRequested(2), at(30));
+    does(&mut core, WorkerLoopEvent::StopRequested(2), at_millis(30));
     assert_eq!(
-        ends(&mut core, 1, 11, ExitStatus::Cancelled, at(40)),
+        ends(&mut core, 1, 11, ExitStatus::Cancelled, at_millis(40)),
         "finish 11"
     );
 }
@@ -505,11 +596,19 @@ fn a_stop_with_requeue_releases_the_task() {
 fn a_second_stop_command_does_not_escalate() {
     let mut core = busy(options(), 1);
     assert_eq!(
-        does(&mut core, command(tid(1), ControlCommand::Stop), at(10)),
+        does(
+            &mut core,
+            command(tid(1), ControlCommand::Stop),
+            at_millis(10)
+        ),
         "reply draining, unclaim"
     );
     assert_eq!(
-        does(&mut core, command(tid(1), ControlCommand::Stop), at(20)),
+        does(
+            &mut core,
+            command(tid(1), ControlCommand::Stop),
+            at_millis(20)
+        ),
         "reply draining"
     );
 }
@@ -518,20 +617,20 @@ fn a_second_stop_command_does_not_escalate() {
 fn a_lost_lease_kills_running_attempts_and_abandons_prefetched_tasks() {
     let mut core = busy(options(), 3);
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::LeaseLost, at(10)),
-        "forsake 12, Kill 0, Kill 1"
+        does(&mut core, WorkerLoopEvent::LeaseLost, at_millis(10)),
+        "abandon 12, Kill 0, Kill 1"
     );
     assert_eq!(
-        ends(&mut core, 0, 10, ExitStatus::Killed, at(20)),
+        ends(&mut core, 0, 10, ExitStatus::Killed, at_millis(20)),
         "release 10"
     );
-    assert_eq!(ends(&mut core, 1, 11, OK, at(20)), "finish 11");
+    assert_eq!(ends(&mut core, 1, 11, OK, at_millis(20)), "finish 11");
     assert_eq!(
-        settles(&mut core, 10, Some(CompletionOutcome::Stale), at(30)),
+        settles(&mut core, 10, Some(CompletionOutcome::Stale), at_millis(30)),
         ""
     );
     assert_eq!(
-        settles(&mut core, 11, Some(CompletionOutcome::Stale), at(30)),
+        settles(&mut core, 11, Some(CompletionOutcome::Stale), at_millis(30)),
         "lease lost"
     );
     // The same, learnt from a claim. A worker that was stopped meanwhile does not register again.
@@ -540,14 +639,18 @@ fn a_lost_lease_kills_running_attempts_and_abandons_prefetched_tasks() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Err(Error::NotFound(tid(1)))),
-            at(10)
+            at_millis(10)
         ),
         "Kill 0"
     );
-    does(&mut core, command(tid(1), ControlCommand::Stop), at(15));
-    ends(&mut core, 0, 10, ExitStatus::Killed, at(20));
+    does(
+        &mut core,
+        command(tid(1), ControlCommand::Stop),
+        at_millis(15),
+    );
+    ends(&mut core, 0, 10, ExitStatus::Killed, at_millis(20));
     assert_eq!(
-        settles(&mut core, 10, Some(CompletionOutcome::Stale), at(30)),
+        settles(&mut core, 10, Some(CompletionOutcome::Stale), at_millis(30)),
         "left: Stopped"
     );
 }
@@ -556,26 +659,36 @@ fn a_lost_lease_kills_running_attempts_and_abandons_prefetched_tasks() {
 fn an_idle_worker_exits_after_idle_exit() {
     let mut core = busy(
         Options {
-            idle_exit: Some(at(1000)),
+            idle_exit: Some(at_millis(1000)),
             ..options()
         },
         1,
     );
-    ends(&mut core, 0, 10, OK, at(500));
-    settles(&mut core, 10, DONE, at(600));
-    assert_eq!(core.wake_at(), Some(at(1500)));
-    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(1499)), "");
+    ends(&mut core, 0, 10, OK, at_millis(500));
+    settles(&mut core, 10, DONE, at_millis(600));
+    assert_eq!(core.wake_at(), Some(at_millis(1500)));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::TimerFired, at(1500)),
+        does(&mut core, WorkerLoopEvent::TimerFired, at_millis(1499)),
+        ""
+    );
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, at_millis(1500)),
         "left: Idle"
     );
     // Not while it is paused: its operator wants it to stay.
     let mut core = idle(Options {
-        idle_exit: Some(at(1000)),
+        idle_exit: Some(at_millis(1000)),
         ..options()
     });
-    does(&mut core, command(tid(1), ControlCommand::Pause), at(0));
-    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(5000)), "");
+    does(
+        &mut core,
+        command(tid(1), ControlCommand::Pause),
+        at_millis(0),
+    );
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, at_millis(5000)),
+        ""
+    );
 }
 
 #[test]
@@ -591,17 +704,17 @@ fn a_worker_that_exits_when_idle_claims_again_after_each_task() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
-            at(2)
+            at_millis(2)
         ),
         "claim 1"
     );
-    ends(&mut core, 0, 10, OK, at(500));
-    settles(&mut core, 10, AGAIN, at(600));
+    ends(&mut core, 0, 10, OK, at_millis(500));
+    settles(&mut core, 10, AGAIN, at_millis(600));
     assert_eq!(
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
-            at(700)
+            at_millis(700)
         ),
         "left: Idle"
     );
@@ -616,25 +729,25 @@ fn a_worker_for_one_task_exits_when_the_task_finishes() {
     };
     let mut core = WorkerCore::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0)),
         "run 10 in 0"
     );
     assert_eq!(
-        ends(&mut core, 0, 10, OK, at(10)),
+        ends(&mut core, 0, 10, OK, at_millis(10)),
         "finish 10",
         "no claim while the outcome is unknown"
     );
-    assert_eq!(settles(&mut core, 10, DONE, at(20)), "left: Done");
+    assert_eq!(settles(&mut core, 10, DONE, at_millis(20)), "left: Done");
     // A task that is retried, and ends on another worker.
     let mut core = WorkerCore::new(tid(1), only(), Duration::ZERO, 0, Some(claim(10)));
-    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
-    ends(&mut core, 0, 10, OK, at(10));
-    assert_eq!(settles(&mut core, 10, AGAIN, at(20)), "claim 1");
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0));
+    ends(&mut core, 0, 10, OK, at_millis(10));
+    assert_eq!(settles(&mut core, 10, AGAIN, at_millis(20)), "claim 1");
     assert_eq!(
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
-            at(300)
+            at_millis(300)
         ),
         "claim 1"
     );
@@ -642,7 +755,7 @@ fn a_worker_for_one_task_exits_when_the_task_finishes() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::TaskFinished)),
-            at(600)
+            at_millis(600)
         ),
         "left: Done"
     );
@@ -657,7 +770,7 @@ fn a_one_shot_worker_runs_one_attempt() {
     };
     let mut core = idle(once.clone());
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0)),
         "claim 1"
     );
     assert_eq!(core.status(), "listening");
@@ -665,7 +778,7 @@ fn a_one_shot_worker_runs_one_attempt() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(vec![claim(10)]))),
-            at(1)
+            at_millis(1)
         ),
         "run 10 in 0"
     );
@@ -673,18 +786,26 @@ fn a_one_shot_worker_runs_one_attempt() {
         (core.status(), core.registered_status()),
         ("busy", WorkerStatus::Draining)
     );
-    assert_eq!(ends(&mut core, 0, 10, OK, at(10)), "finish 10");
+    assert_eq!(ends(&mut core, 0, 10, OK, at_millis(10)), "finish 10");
     assert_eq!(
-        settles(&mut core, 10, AGAIN, at(20)),
+        settles(&mut core, 10, AGAIN, at_millis(20)),
         "left: Done",
         "the retry is for another worker"
     );
     // A pause before its task has started does not use it up.
     let mut core = idle(once);
-    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
-    does(&mut core, command(tid(1), ControlCommand::Pause), at(1));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0));
+    does(
+        &mut core,
+        command(tid(1), ControlCommand::Pause),
+        at_millis(1),
+    );
     assert_eq!(
-        does(&mut core, command(tid(1), ControlCommand::Resume), at(2)),
+        does(
+            &mut core,
+            command(tid(1), ControlCommand::Resume),
+            at_millis(2)
+        ),
         "reply listening, claim 1"
     );
 }
@@ -694,27 +815,30 @@ fn a_worker_past_its_maximum_uptime_finishes_its_attempts_and_exits() {
     let mut core = busy(
         Options {
             concurrency: 1,
-            max_uptime: Some(at(100)),
+            max_uptime: Some(at_millis(100)),
             ..options()
         },
         1,
     );
-    assert_eq!(core.wake_at(), Some(at(100)));
-    assert_eq!(does(&mut core, WorkerLoopEvent::TimerFired, at(100)), "");
+    assert_eq!(core.wake_at(), Some(at_millis(100)));
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, at_millis(100)),
+        ""
+    );
     assert_eq!(
         (core.status(), core.registered_status()),
         ("draining", WorkerStatus::Draining)
     );
-    assert_eq!(ends(&mut core, 0, 10, OK, at(200)), "finish 10");
-    assert_eq!(settles(&mut core, 10, DONE, at(210)), "left: Aged");
+    assert_eq!(ends(&mut core, 0, 10, OK, at_millis(200)), "finish 10");
+    assert_eq!(settles(&mut core, 10, DONE, at_millis(210)), "left: Aged");
     // An idle one exits at once.
     let mut core = idle(Options {
-        max_uptime: Some(at(100)),
+        max_uptime: Some(at_millis(100)),
         ..options()
     });
-    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0));
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::TimerFired, at(100)),
+        does(&mut core, WorkerLoopEvent::TimerFired, at_millis(100)),
         "left: Aged"
     );
 }
@@ -723,7 +847,7 @@ fn a_worker_past_its_maximum_uptime_finishes_its_attempts_and_exits() {
 fn a_resident_worker_purges_every_minute() {
     let mut core = idle(options());
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::StopRequested(0), at(0)),
+        does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0)),
         "claim 2"
     );
     assert_eq!(core.wake_at(), Some(PURGE_EVERY));
@@ -744,18 +868,21 @@ fn exhausted() -> ExitStatus {
 fn backs_off_when_it_cannot_start_attempts() {
     let mut core = busy(options(), 3);
     assert_eq!(
-        ends(&mut core, 0, 10, exhausted(), at(10)),
+        ends(&mut core, 0, 10, exhausted(), at_millis(10)),
         "release 12, finish 10"
     );
     assert_eq!(
         core.wake_at(),
-        Some(at(1010)),
+        Some(at_millis(1010)),
         "not before the pause is over"
     );
-    assert_eq!(ends(&mut core, 1, 11, exhausted(), at(20)), "finish 11");
-    assert_eq!(core.wake_at(), Some(at(2020)), "the pause doubles");
     assert_eq!(
-        does(&mut core, WorkerLoopEvent::TimerFired, at(2020)),
+        ends(&mut core, 1, 11, exhausted(), at_millis(20)),
+        "finish 11"
+    );
+    assert_eq!(core.wake_at(), Some(at_millis(2020)), "the pause doubles");
+    assert_eq!(
+        does(&mut core, WorkerLoopEvent::TimerFired, at_millis(2020)),
         "claim 1",
         "one attempt is enough to test"
     );
@@ -763,16 +890,16 @@ fn backs_off_when_it_cannot_start_attempts() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(vec![claim(13)]))),
-            at(2030)
+            at_millis(2030)
         ),
         "run 13 in 0, claim 1"
     );
-    assert_eq!(ends(&mut core, 0, 13, OK, at(2040)), "finish 13");
+    assert_eq!(ends(&mut core, 0, 13, OK, at_millis(2040)), "finish 13");
     assert_eq!(
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Empty)),
-            at(2050)
+            at_millis(2050)
         ),
         "claim 10",
         "back to normal"
@@ -792,9 +919,12 @@ fn a_worker_for_one_task_fails_if_it_cannot_start_the_task() {
         0,
         Some(claim(10)),
     );
-    does(&mut core, WorkerLoopEvent::StopRequested(0), at(0));
-    assert_eq!(ends(&mut core, 0, 10, exhausted(), at(10)), "finish 10");
-    let end = settles(&mut core, 10, AGAIN, at(11));
+    does(&mut core, WorkerLoopEvent::StopRequested(0), at_millis(0));
+    assert_eq!(
+        ends(&mut core, 0, 10, exhausted(), at_millis(10)),
+        "finish 10"
+    );
+    let end = settles(&mut core, 10, AGAIN, at_millis(11));
     assert!(
         end.starts_with("failed: the system provides no process"),
         "{end}"
@@ -804,13 +934,13 @@ fn a_worker_for_one_task_fails_if_it_cannot_start_the_task() {
 #[test]
 fn a_worker_whose_writes_are_refused_fails() {
     let mut core = busy(options(), 1);
-    assert_eq!(ends(&mut core, 0, 10, OK, at(20)), "finish 10");
+    assert_eq!(ends(&mut core, 0, 10, OK, at_millis(20)), "finish 10");
     let refused = WorkerLoopEvent::WriteRefused {
         attempt_id: attempt_id(10),
         error: Error::Closed,
     };
     assert_eq!(
-        does(&mut core, refused, at(30)),
+        does(&mut core, refused, at_millis(30)),
         "haste, failed: the broker was closed"
     );
 }
@@ -831,7 +961,7 @@ fn audited(held: &[u64], assigned: &[u64]) -> WorkerLoopEvent {
 
 #[test]
 fn audits_twice_in_a_lease() {
-    let lease = at(3000);
+    let lease = at_millis(3000);
     let mut core = busy(Options { lease, ..options() }, 1);
     assert!(core.wake_at().is_some_and(|at| at <= lease / 2));
     assert_eq!(
@@ -850,16 +980,21 @@ fn audits_twice_in_a_lease() {
 fn kills_an_attempt_whose_claim_the_broker_has_forgotten() {
     let mut core = busy(options(), 2);
     assert_eq!(
-        does(&mut core, audited(&[10, 11], &[11]), at(2000)),
+        does(&mut core, audited(&[10, 11], &[11]), at_millis(2000)),
         "Kill 0, warn of 10"
     );
     // The broker refuses the release and counts it.
     assert_eq!(
-        ends(&mut core, 0, 10, ExitStatus::Killed, at(2010)),
+        ends(&mut core, 0, 10, ExitStatus::Killed, at_millis(2010)),
         "release 10, claim 1"
     );
     assert_eq!(
-        settles(&mut core, 10, Some(CompletionOutcome::Stale), at(2011)),
+        settles(
+            &mut core,
+            10,
+            Some(CompletionOutcome::Stale),
+            at_millis(2011)
+        ),
         ""
     );
 }
@@ -868,15 +1003,15 @@ fn kills_an_attempt_whose_claim_the_broker_has_forgotten() {
 fn releases_an_attempt_that_only_the_broker_knows_at_the_second_audit() {
     let mut core = busy(options(), 1);
     assert_eq!(
-        does(&mut core, audited(&[10], &[10, 77]), at(2000)),
+        does(&mut core, audited(&[10], &[10, 77]), at_millis(2000)),
         "",
         "the answer to its claim may be in flight"
     );
     assert_eq!(
-        does(&mut core, audited(&[10], &[10, 77]), at(4000)),
+        does(&mut core, audited(&[10], &[10, 77]), at_millis(4000)),
         "warn of 77, release 77"
     );
-    assert_eq!(settles(&mut core, 77, AGAIN, at(4001)), "");
+    assert_eq!(settles(&mut core, 77, AGAIN, at_millis(4001)), "");
 }
 
 #[test]
@@ -885,14 +1020,17 @@ fn ignores_attempts_that_started_or_ended_during_an_audit() {
     // Claimed after the query, so not in the answer.
     core.handle_event(
         WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(vec![claim(11)]))),
-        at(1500),
+        at_millis(1500),
     );
-    assert_eq!(does(&mut core, audited(&[10], &[10]), at(2000)), "");
+    assert_eq!(does(&mut core, audited(&[10], &[10]), at_millis(2000)), "");
     // Ended after the query, and its end is being written.
-    ends(&mut core, 0, 10, OK, at(2500));
-    assert_eq!(does(&mut core, audited(&[10, 11], &[10, 11]), at(3000)), "");
-    settles(&mut core, 10, DONE, at(3001));
-    assert_eq!(does(&mut core, audited(&[11], &[11]), at(4500)), "");
+    ends(&mut core, 0, 10, OK, at_millis(2500));
+    assert_eq!(
+        does(&mut core, audited(&[10, 11], &[10, 11]), at_millis(3000)),
+        ""
+    );
+    settles(&mut core, 10, DONE, at_millis(3001));
+    assert_eq!(does(&mut core, audited(&[11], &[11]), at_millis(4500)), "");
 }
 
 #[test]
@@ -902,7 +1040,7 @@ fn does_not_start_an_attempt_twice_that_a_forgetful_server_hands_out_again() {
         does(
             &mut core,
             WorkerLoopEvent::Claimed(Ok(ClaimResult::Tasks(vec![claim(10)]))),
-            at(50)
+            at_millis(50)
         ),
         "claim 1"
     );

@@ -259,7 +259,8 @@ impl PoolCore {
                 }
                 self.force(slot, now);
             }
-            // The worker refuses these before they get here: one attempt of many cannot stand still.
+            // The worker refuses these before they get here: one attempt of many cannot stand
+            // still.
             RunnerCommand::Pause | RunnerCommand::Resume => {}
         }
     }

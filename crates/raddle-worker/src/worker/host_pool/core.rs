@@ -120,7 +120,7 @@ pub(super) enum Placement {
     },
 }
 
-/// What a host is for.
+/// The purpose of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// Many attempts at once.
@@ -174,7 +174,7 @@ pub(super) struct Host {
     pub(super) ping_is_due: bool,
 }
 
-/// What a timer is for. Those whose cause is gone are ignored.
+/// The purpose of a timer. Timers whose cause is gone are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// An attempt runs past its timeout.
@@ -262,7 +262,7 @@ impl PoolCore {
         }
     }
 
-    /// What to do about an event. `now` is the age of the pool.
+    /// Decides what follows from an event. `now` is the age of the pool.
     pub(super) fn on(&mut self, event: HostEvent, now: Duration) {
         match event {
             HostEvent::Run { slot, claim } => self.admit(slot, claim),
@@ -283,7 +283,7 @@ impl PoolCore {
         self.dispatch(now);
     }
 
-    /// What is to be done, once all events at hand are taken in.
+    /// Returns the pending effects, once all events at hand are handled.
     pub(super) fn take_effects(&mut self) -> Vec<HostEffect> {
         std::mem::take(&mut self.effects)
     }
@@ -353,7 +353,8 @@ impl PoolCore {
             Suspicion::None => &mut self.waiting,
             Suspicion::Alone => &mut self.alone,
             Suspicion::Fresh if self.options.program == HostProgram::Own => {
-                // A runner forks a fresh process for it, as for any routine that does not share one.
+                // A runner forks a fresh process for it, as for any routine that does not share
+                // one.
                 let attempt = self.attempts.remove(&slot).expect("it is there");
                 self.timeouts.remove(&slot);
                 return self.effects.push(HostEffect::Fresh {

@@ -118,7 +118,8 @@ impl PoolCore {
     fn spawn(&mut self, purpose: Purpose, now: Duration) {
         self.last_host += 1;
         let id = self.last_host;
-        // By up to a fifth earlier, so that hosts that were started together are not replaced together.
+        // By up to a fifth earlier, so that hosts that were started together are not replaced
+        // together.
         let jitter = |whole: u64| whole - whole / 5 * (id.wrapping_mul(0x9e37_79b9) % 101) / 100;
         self.hosts.insert(
             id,
@@ -228,7 +229,8 @@ impl PoolCore {
         if let Some(host) = self.hosts.get_mut(&id)
             && host.phase != Phase::Killed
         {
-            // A host that was not ready yet is one that failed to start: `exited` sees that by the flag.
+            // A host that was not ready yet is one that failed to start: `exited` sees that by the
+            // flag.
             host.retiring |= host.phase != Phase::Starting;
             host.phase = Phase::Killed;
             self.effects.push(HostEffect::Kill(id));
@@ -264,7 +266,7 @@ impl PoolCore {
         }
     }
 
-    /// The worker stops. What still runs was asked to end before.
+    /// Stops the hosts with the worker. Running attempts were asked to end before.
     pub(super) fn close(&mut self, now: Duration) {
         self.closing = true;
         let ids: Vec<HostId> = self.hosts.keys().copied().collect();
@@ -420,7 +422,7 @@ impl PoolCore {
         }
     }
 
-    /// What follows for an attempt whose host is gone.
+    /// Decides what follows for an attempt whose host is gone.
     fn survive(&mut self, slot: usize, host: &Host, exit: &ExitStatus, how: &str, others: usize) {
         let acked = matches!(
             self.attempts.get(&slot).map(|attempt| attempt.place),

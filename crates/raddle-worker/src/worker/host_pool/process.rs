@@ -15,7 +15,7 @@ use tokio::{net::UnixStream, sync::mpsc};
 use super::core::{HostEvent, HostId};
 use crate::host::{ARGUMENT, HostOptions, HostProgram};
 
-/// What it takes to start a host.
+/// The parameters for the start of a host.
 #[derive(Clone)]
 pub(super) struct HostContext {
     pub(super) runner: RunnerOptions,
@@ -26,7 +26,7 @@ pub(super) struct HostContext {
     pub(super) lease: Arc<LeaseDeadlinePage>,
 }
 
-/// What a host process is told.
+/// A message to a host process.
 pub(super) enum HostCommand {
     Send(Vec<u8>),
     Kill,
@@ -119,7 +119,7 @@ async fn drive(
                         return lost(host, runner).await;
                     }
                     if commands.is_closed() && commands.is_empty() {
-                        // Nobody is left to tell, but the runner has to be waited for.
+                        // The pool is gone, but the runner must still be reaped.
                         while !matches!(runner.next().await, Ok(RunnerEvent::Done(_)) | Err(_)) {}
                         runner.close().await;
                         return HostEvent::Exited { host, exit: ExitStatus::Killed };
@@ -146,7 +146,7 @@ async fn drive(
                 Ok(RunnerEvent::Started { pid }) => drop(tell(HostEvent::Spawned { host, pid }).await),
                 Ok(RunnerEvent::Output { stream, bytes }) => drop(news.send(HostNews::Output { host, stream, bytes }).await),
                 Ok(RunnerEvent::Done(done)) => {
-                    // What it said last.
+                    // The last messages of the host.
                     while is_open {
                         match tokio::time::timeout(Duration::from_millis(100), read_messages(&stream, &mut decoder)).await {
                             Ok(Ok(messages)) => drop(tell(HostEvent::Messages { host, messages }).await),

@@ -32,7 +32,7 @@ pub(in crate::worker) struct HostPool {
 }
 
 impl HostPool {
-    /// Starts the hosts. What becomes of attempts is told by `events`, as slots do.
+    /// Starts the hosts. The ends of attempts are sent to `events`, as slots do.
     pub(in crate::worker) fn start(
         options: Arc<HostOptions>,
         context: Arc<SlotContext>,
@@ -110,7 +110,7 @@ struct PoolService {
     processes: JoinSet<()>,
     /// Runners of attempts that are run in fresh processes because they crash hosts.
     fresh: HashMap<usize, Slot>,
-    /// What is to be sent to hosts, collected over one turn.
+    /// The messages to hosts, collected over one turn.
     outgoing: HashMap<HostId, Vec<u8>>,
     news: mpsc::Sender<HostNews>,
 }
@@ -245,7 +245,7 @@ impl PoolService {
                 killed,
             } => self.sides.end(slot, finish, killed),
             HostEffect::Fresh { slot, claim } => {
-                self.sides.leave(claim.attempt_id);
+                self.sides.forget_attempt(claim.attempt_id);
                 let (context, events) = (&self.context, &self.events);
                 self.fresh
                     .entry(slot)

@@ -1,4 +1,4 @@
-//! What attempts in hosts say while they run: log lines, progress, and tasks that follow.
+//! Messages of running attempts in hosts: log lines, progress, and chained tasks.
 //!
 //! Most attempts say nothing, and their ends pass this by. The others get a task that writes in
 //! order, so that what an attempt chains is stored before its end.
@@ -146,8 +146,8 @@ impl Sides {
         }
     }
 
-    /// Forgets an attempt that goes on elsewhere. What it has said is still written.
-    pub(super) fn leave(&mut self, attempt_id: AttemptId) {
+    /// Forgets an attempt that continues elsewhere. Its earlier messages are still written.
+    pub(super) fn forget_attempt(&mut self, attempt_id: AttemptId) {
         self.open.remove(&attempt_id);
     }
 }

@@ -209,7 +209,7 @@ fn a_crash_leads_from_alone_to_a_fresh_process() {
 }
 
 #[test]
-fn a_first_kill_from_outside_makes_nobody_a_suspect() {
+fn a_first_kill_from_outside_makes_no_attempt_a_suspect() {
     let mut pool = Pool::new(|_| {});
     pool.ready(1);
     pool.run(0, "nap");
