@@ -12,6 +12,7 @@
 //! | `event.rs` | events, effects and notices |
 //! | `child.rs` | state of one child |
 //! | `group.rs` | state of one group: slots and backoff |
+//! | `crash_loop.rs` | the backoff of children that keep crashing |
 //! | `core.rs` | applies events |
 //! | `transitions.rs` | derives what follows |
 

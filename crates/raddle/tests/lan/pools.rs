@@ -37,11 +37,7 @@ fn a_pool_calls_the_workers_of_other_hosts() {
             "math",
             json!({"discover": true, "credentials": credentials}),
         );
-        assert_eq!(
-            pool.workers().len(),
-            2,
-            "the workers are known from the start"
-        );
+        wait_until("the workers are known", SOON, || pool.workers().len() == 2);
         let address = format!("{}:", there.ipv4());
         assert!(
             pool.workers()
