@@ -199,7 +199,7 @@ impl ServerConnection {
 
     /// Sends a script call, which may have been sent before.
     pub(super) async fn send_call(&self, call: &ScriptCall, sure: Certainty) -> Result<Value> {
-        self.send(Request::Eval(&call.eval), sure).await
+        self.send_with_retries(Request::Eval(&call.eval), sure).await
     }
 
     /// Parses the reply to a call, and frees its slot.
@@ -230,7 +230,7 @@ impl ServerConnection {
         args: Vec<Vec<u8>>,
     ) -> Result<T> {
         let eval = self.eval(script, Default::default(), args);
-        self.parse(self.send(Request::Eval(&eval), Certainty::Done).await?)
+        self.parse(self.send_with_retries(Request::Eval(&eval), Certainty::Done).await?)
     }
 
     /// Sends commands and returns their replies in order. An atomic pipeline only reads and is sent
@@ -242,7 +242,7 @@ impl ServerConnection {
                 .run_idempotent(&script::READ, pipe.cmd_iter().flat_map(words).collect())
                 .await;
         }
-        self.parse(self.send(Request::Pipe(pipe), Certainty::Done).await?)
+        self.parse(self.send_with_retries(Request::Pipe(pipe), Certainty::Done).await?)
     }
 
     /// Sends one command.
@@ -274,7 +274,7 @@ impl ServerConnection {
     }
 
     /// Sends a request until there is a reply, or until the server has been away for too long.
-    async fn send(&self, request: Request<'_>, sure: Certainty) -> Result<Value> {
+    async fn send_with_retries(&self, request: Request<'_>, sure: Certainty) -> Result<Value> {
         let mut backoff = ReconnectBackoff::new(&self.target.address.options, self.patience);
         let mut may_be_performed = false;
         loop {

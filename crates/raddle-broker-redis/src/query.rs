@@ -130,8 +130,8 @@ impl Tasks for Redis {
 }
 
 impl Redis {
-    /// The newest tasks that match. The requested states decide which keys are scanned, so that a few
-    /// running tasks are found without reading a million finished ones.
+    /// The newest tasks that match. The requested states decide which keys are scanned, so that a
+    /// few running tasks are found without reading a million finished ones.
     async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
         let are_all =
             |is: fn(&TaskState) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);

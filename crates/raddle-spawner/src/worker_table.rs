@@ -19,7 +19,8 @@ use super::{
 
 #[derive(Debug)]
 pub(super) struct WorkerTable {
-    /// The registry info of its workers. Workers of a dead spawner that register the same are adopted.
+    /// The registry info of its workers. Workers of a dead spawner that register the same are
+    /// adopted.
     template: WorkerInfo,
     /// Workers that the launcher reports.
     reported: HashMap<LaunchId, WorkerRecord>,

@@ -1,4 +1,4 @@
-//! What cannot be run is refused with what is wrong and what to do.
+//! Invalid input is refused with the problem and the fix.
 
 use std::fs;
 
@@ -443,7 +443,7 @@ fn errors_are_json_with_the_json_flag() {
         &["result", "--wait", "--json", "--timeout", "10ms", "last"],
         124,
     );
-    // What stands behind the command is the task's.
+    // Arguments behind the command belong to the task.
     world
         .raddle(["run", "--nonsense", "--", "echo", "--json"])
         .code(2)

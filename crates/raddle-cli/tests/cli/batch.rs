@@ -266,7 +266,7 @@ fn deletes_records_of_finished_tasks() {
             .json(),
         json!({ "deleted": 1 })
     );
-    assert_eq!(left(), 1, "what waits is not touched");
+    assert_eq!(left(), 1, "waiting tasks stay");
     let files = std::fs::read_dir(world.path().join(".raddle/output")).map_or(0, Iterator::count);
     assert_eq!(files, 0, "long output goes with its record");
 }

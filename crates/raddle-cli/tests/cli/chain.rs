@@ -189,7 +189,7 @@ fn a_stopped_killed_or_late_attempt_submits_no_chained_tasks() {
 fn one_task_chains_a_thousand() {
     let world = World::new();
     world.worker(&[]);
-    // In a queue that nobody serves.
+    // In a queue without a worker.
     let script = "raddle submit --chain --json --queue later --array 1-1000 --name n{} -- true";
     let tid = world.submit(&["--", "sh", "-c", script]);
     finish(&world, &tid);
@@ -227,7 +227,7 @@ fn delay_priority_and_key_of_chained_tasks_apply_at_their_submission() {
     assert_eq!(
         names,
         ["delayed", "urgent", "first"],
-        "what has a key that is taken is not submitted"
+        "a task with a taken key is not submitted"
     );
     assert!(children[0]["run_at"].is_string() && children[1]["spec"]["priority"] == 9);
 }
@@ -475,7 +475,7 @@ fn a_handler_that_chains_too_many_tasks_fails() {
     assert!(children(&world, &tid).is_empty());
 }
 
-/// What it chained would run outside.
+/// Its chained tasks would run outside of the sandbox.
 #[test]
 fn a_sandboxed_task_cannot_chain() {
     let world = World::new();

@@ -1,5 +1,5 @@
 //! A small Kubernetes: an API server on loopback that knows pods, and a node on which each is a
-//! process. What it leaves out is what the launcher does not use.
+//! process. It leaves out everything that the launcher does not use.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,11 +37,11 @@ struct State {
     pods: BTreeMap<String, Pod>,
     /// All that has happened, and when.
     history: Vec<(u64, &'static str, Value)>,
-    /// What happened before this is forgotten.
+    /// Older events are forgotten.
     oldest: u64,
-    /// What goes wrong with the next calls by these verbs.
+    /// Faults for the next calls by these verbs.
     mishaps: Vec<(&'static str, Mishap)>,
-    /// What becomes of the next pods.
+    /// The states of the next pods.
     fates: Vec<Value>,
     secrets: HashMap<String, String>,
     /// The calls there were: the verb, and what was sent.
@@ -56,15 +56,15 @@ struct Pod {
     pid: Option<u32>,
 }
 
-/// What goes wrong with a call.
+/// The fault of a call.
 pub(crate) enum Mishap {
     /// It is refused, with a code, a reason, and how many seconds to wait.
     Refused(u16, &'static str, Option<u32>),
-    /// It is done, and nobody hears of it.
+    /// It is performed, and its reply is lost.
     Unanswered,
 }
 
-/// What nobody makes of a pod: it is left as it is.
+/// The state of a pod that no node takes.
 pub(crate) fn pending() -> Value {
     json!({ "phase": "Pending" })
 }
@@ -135,7 +135,7 @@ impl Cluster {
             .collect()
     }
 
-    /// What was sent with all calls by this verb.
+    /// Returns the bodies of all calls by this verb.
     pub(crate) fn calls(&self, verb: &str) -> Vec<Value> {
         self.site
             .lock()
@@ -209,7 +209,7 @@ fn serve(listener: TcpListener, site: Arc<Site>) -> JoinHandle<()> {
             }
             let (site, stream) = (Arc::clone(&site), stream.unwrap());
             answering.push(thread::spawn(move || {
-                // Who asked may be gone.
+                // The client may be gone.
                 let _ = answer(&site, stream);
             }));
             answering.retain(|thread| !thread.is_finished());
@@ -357,7 +357,7 @@ fn follow(site: &Site, stream: &mut TcpStream, query: &HashMap<&str, &str>) -> s
     stream.write_all(b"0\r\n\r\n")
 }
 
-/// What `kubectl` asks before anything else: which things there are.
+/// The first request of `kubectl`: the list of resource types.
 fn discovered(path: &str) -> Option<Value> {
     let list = |version: &str, things: &[(&str, &str)]| {
         let things = things.iter().map(|(name, kind)| {
@@ -501,7 +501,7 @@ impl Site {
     /// Runs the worker of a pod, as a process whose host name is the pod's.
     fn run(self: &Arc<Self>, state: &mut State, name: &str) -> u32 {
         let container = &state.pods[name].object["spec"]["containers"][0];
-        // What a node mounts into the container is a file here.
+        // A mount of a node is a file here.
         let log = self.directory.join(name);
         File::create(&log).unwrap();
         let inside = container["terminationMessagePath"].as_str().unwrap();
@@ -605,7 +605,7 @@ impl State {
         self.pods.remove(name);
     }
 
-    /// What a node says of a pod that needs a Secret which is not there.
+    /// The status of a pod that needs a Secret which does not exist.
     fn missing_secret(&self, name: &str) -> Option<Value> {
         let env = self.pods[name].object["spec"]["containers"][0]["env"]
             .as_array()

@@ -100,7 +100,7 @@ fn pings_pauses_and_resumes_a_resident_worker() {
         (state_after(&world, "ping", &worker), status()),
         ("busy".into(), says("busy"))
     );
-    // What runs goes on when its worker takes nothing new.
+    // Running tasks continue when their worker takes no new ones.
     assert_eq!(state_after(&world, "pause", &worker), "paused");
     world.file("go", "");
     world.raddle(["wait", &tid]).ok();
@@ -309,7 +309,7 @@ fn keeps_the_message_of_a_stopped_task_with_on_stop_keep() {
     );
 }
 
-/// A pause holds until somebody takes it back, whatever becomes of the worker.
+/// A pause lasts until a `resume`, also if the worker is lost or stopped.
 #[test]
 fn a_pause_survives_its_worker() {
     for kill in ["kill -9 $(cat pid)", "raddle worker stop --all --kill"] {
@@ -343,7 +343,7 @@ fn a_pause_survives_its_worker() {
     }
 }
 
-/// Its command does not heed SIGTERM, and its worker is killed before the time for that is over.
+/// Its command ignores `SIGTERM`, and its worker is killed before the grace period is over.
 #[test]
 fn a_stop_survives_the_worker_that_received_it() {
     let world = World::new();
@@ -353,7 +353,9 @@ fn a_stop_survives_the_worker_that_received_it() {
     let tid = world.submit(&["--", "sh", "-c", script]);
     wait_until("it runs", || world.path().join("begun").exists());
     let stop = world.start(["task", "stop", &tid]);
-    wait_until("it is told", || world.path().join("told").exists());
+    wait_until("the command receives SIGTERM", || {
+        world.path().join("told").exists()
+    });
     world.bash("kill -9 $(cat pid)").ok();
     world.worker(&[]);
     assert!(stop.finish().ok().text().contains("cancelled"));
@@ -362,7 +364,7 @@ fn a_stop_survives_the_worker_that_received_it() {
     assert_eq!(world.read("begun"), "begun\n");
 }
 
-/// Whoever asks at the same time: what one has submitted, another passes over.
+/// Concurrent callers: each skips the tasks that another has submitted again.
 #[test]
 fn retries_each_dead_letter_once() {
     const DEAD: usize = 200;

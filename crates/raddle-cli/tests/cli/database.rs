@@ -48,7 +48,7 @@ fn database(world: &World, content: &[u8]) -> std::path::PathBuf {
 #[test]
 fn does_not_touch_a_file_that_is_no_database() {
     let world = World::new();
-    let path = database(&world, &b"this is somebody's diary. ".repeat(100));
+    let path = database(&world, &b"this is a stranger's diary. ".repeat(100));
     refused(&world, &path, "not a Raddle database");
     alone(&path);
 }
@@ -475,7 +475,7 @@ fn workers_exit_when_their_database_is_deleted_or_replaced() {
     );
 }
 
-/// What the script needs to be somebody else. Only root can be.
+/// The start of a script that acts as other users. Only root can do that.
 const AS_OTHERS: &str = r#"
     set -eu
     umask 022
@@ -487,7 +487,7 @@ fn as_others(world: &World, script: &str) -> Option<CommandOutput> {
     is_root("act for several users").then(|| world.bash(&format!("{AS_OTHERS}{script}")))
 }
 
-/// In a directory that everybody can write to, what is found there may be anybody's.
+/// In a directory that every user can write to, a project file may belong to any of them.
 #[test]
 fn refuses_project_files_of_another_user() {
     let world = World::new();
@@ -502,7 +502,7 @@ fn refuses_project_files_of_another_user() {
                 echo "$place $command: $code"
             done
         done
-        # Who is meant can be said: by name, by sudo, or by a file of one's own that is nearer.
+        # The owner can be chosen: by path, by sudo, or by a nearer file of the own user.
         "$program" --queue-url "sqlite:$PWD/directory/.raddle/raddle.db" status --json | jq .tasks.created
         (cd directory; SUDO_UID=4711 "$program" status --json | jq .tasks.created)
         (cd file/below; echo >raddle.toml; "$program" run -- echo mine)

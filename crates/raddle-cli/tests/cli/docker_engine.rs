@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::world::{RunningCommand, World, wait_until};
 
-/// What was asked: `POST /containers/create`, and the body.
+/// A request: `POST /containers/create`, and the body.
 #[derive(Clone, Debug)]
 struct Asked {
     what: String,
@@ -359,7 +359,7 @@ fn removes_unstarted_containers_of_a_killed_spawner_of_another_class() {
         },
     );
     let spawner = spawner(&world, &engine, "");
-    // What is there is looked at before anything is started.
+    // Existing containers are inspected before any is started.
     wait_until("it has started one", || engine.count("/start") >= 1);
     let removed: Vec<String> = engine
         .asked("DELETE /containers/raddle-0")
@@ -547,7 +547,7 @@ fn names_a_missing_or_forbidden_engine() {
         .code(2)
         .stderr_contains("unix://PATH");
 
-    // Somebody who may not use it. Root may use everything.
+    // A user without access. Root has access to everything.
     if rustix::process::geteuid().is_root() {
         let socket = world.path().join("closed.sock");
         let _listener = UnixListener::bind(&socket).unwrap();

@@ -1,4 +1,4 @@
-//! What is accepted or finished is on the disk before anybody is told so.
+//! An accepted or finished task is on the disk before the command says so.
 
 use crate::world::World;
 

@@ -19,7 +19,7 @@ fn with_a_running_task(one_liners: &str) -> (World, CommandOutput) {
     (world, ran)
 }
 
-/// What `uniq -c` has counted: how many, and of what.
+/// The output of `uniq -c`: counts and lines.
 fn counts(world: &World, name: &str) -> Vec<(usize, String)> {
     let counted = world.read_trimmed(name);
     let count = |line: &str| {
@@ -137,8 +137,8 @@ fn shows_a_task_that_is_being_stopped_after_its_timeout() {
     );
 }
 
-/// A task that has failed has no process any more: what would kill one finds nobody, and hits
-/// nobody else.
+/// A failed task has no process any more: the kill command matches none, and hits
+/// no other.
 #[test]
 fn a_failed_task_has_no_process() {
     let (world, ran) = with_a_running_task(

@@ -67,7 +67,7 @@ fn kill_at_once(worker: i32, runner: i32) {
     }
 }
 
-/// Nobody is there any more to end what the command had started, until somebody takes the task
+/// No process is left to end the children of the command, until another worker reclaims the task
 /// over.
 #[test]
 fn kills_orphans_before_the_next_attempt_when_worker_and_runner_are_killed() {
@@ -90,7 +90,7 @@ fn kills_orphans_before_the_next_attempt_when_worker_and_runner_are_killed() {
             .iter()
             .all(|(_, line)| !line.starts_with("raddle-"))
     });
-    assert!(left(), "nobody has ended it yet");
+    assert!(left(), "no worker has ended it yet");
     world.worker(&[]);
     world.raddle(["wait", "--timeout", "30", &tid]).ok();
     assert!(!left());
@@ -117,7 +117,7 @@ fn kills_orphans_of_a_reclaimed_task() {
     assert!(!left());
 }
 
-/// Who has taken it back may have had no time to look.
+/// The worker that has reclaimed it may have had no time to search.
 #[test]
 fn kills_orphans_of_a_task_that_another_process_reclaimed() {
     let world = World::new();
@@ -171,7 +171,7 @@ fn a_copy_of_a_project_does_not_kill_processes_of_the_original() {
     );
 }
 
-/// What an attempt has started may be the first to look for what is left of it.
+/// A child of the attempt may be the first to search for orphans of the attempt.
 #[test]
 fn an_orphan_can_look_for_orphans() {
     let world = World::new();
@@ -230,7 +230,7 @@ fn the_new_owner_kills_the_task_of_a_stopped_worker_and_runner() {
     );
 }
 
-/// What was to end ends, also when its worker is in a hurry.
+/// A stopped attempt ends, also when its worker exits in a hurry.
 #[test]
 fn a_stopped_task_is_not_requeued_by_its_stopping_worker() {
     let world = World::new();
@@ -250,7 +250,7 @@ fn a_stopped_task_is_not_requeued_by_its_stopping_worker() {
     );
 }
 
-/// A runner that somebody has stopped is no refuge.
+/// A runner that received `SIGSTOP` does not protect its children.
 #[test]
 fn kills_a_task_of_a_stopped_runner() {
     let world = World::new();
@@ -305,9 +305,7 @@ fn a_killed_runner_affects_only_its_task() {
     };
     signal(find(":busy:running")[0].0, libc::SIGKILL);
     world.wait_for_state(&tid, "killed");
-    wait_until("what it had started is gone", || {
-        find("sleep 602").is_empty()
-    });
+    wait_until("its children are gone", || find("sleep 602").is_empty());
     let innocent = find("sleep 601");
     assert_eq!(innocent.len(), 1, "it has nothing to do with tasks");
     signal(innocent[0].0, libc::SIGKILL);
@@ -365,7 +363,7 @@ fn a_worker_continues_when_its_log_cannot_be_written() {
     );
 }
 
-/// Whoever started it, and read what it said, is gone.
+/// The process that started it and read its output is gone.
 #[test]
 fn a_worker_with_a_full_stderr_pipe_continues_after_a_lost_lease() {
     let world = World::new();
@@ -502,7 +500,7 @@ fn a_run_without_descriptors_reports_it_and_leaves_no_process() {
             "ulimit -n {limit}; raddle run -- touch ran-{limit}"
         ));
         let has_run = world.path().join(format!("ran-{limit}")).exists();
-        // What can be started can be too much to be followed.
+        // A command may start more processes than can be followed.
         assert!(has_run || ran.code != 0, "with {limit}: {ran:?}");
         if ran.code != 0 {
             refused += usize::from(!has_run);
@@ -519,7 +517,7 @@ fn a_run_without_descriptors_reports_it_and_leaves_no_process() {
     assert!(refused > 0, "some of these are too few");
 }
 
-/// The directory for output is somebody else's, or no directory.
+/// The directory for output belongs to another user, or is no directory.
 #[test]
 fn a_task_ends_although_its_output_cannot_be_stored() {
     let world = World::new();
@@ -559,8 +557,8 @@ fn a_task_ends_although_its_output_cannot_be_stored() {
         .stderr_contains("could not be kept");
 }
 
-/// What the broker does not take goes back, instead of standing still in a worker that has nothing
-/// to do.
+/// A task whose completion the broker refuses goes back, instead of waiting in a worker that has
+/// nothing to do.
 #[test]
 fn requeues_a_task_whose_completion_is_refused() {
     let world = World::new();
@@ -575,7 +573,7 @@ fn requeues_a_task_whose_completion_is_refused() {
             db "CREATE TRIGGER no BEFORE $table BEGIN SELECT RAISE(ABORT, 'not today'); END"
             touch go
             until grep -q 'not today' .raddle/worker-"$(cat worker)".log; do sleep 0.02; done
-            # Either the worker has given it back, or it is gone, and whoever looks may take it.
+            # Either the worker has released it, or the worker is gone and another may reclaim it.
             db "DROP TRIGGER no"
             raddle worker start --concurrency 1 >another
             raddle wait --timeout 20 "$tid" | cut -d' ' -f2
@@ -585,7 +583,7 @@ fn requeues_a_task_whose_completion_is_refused() {
     assert_eq!(world.bash(script).ok().text(), "completed\ncompleted\n");
 }
 
-/// It is only a file, and somebody may tidy up.
+/// It is only a file, and a user may delete it.
 #[test]
 fn repairs_a_truncated_notifier_file() {
     let world = World::new();
@@ -636,7 +634,7 @@ fn a_file_size_limit_does_not_end_a_worker() {
     );
 }
 
-/// Who waits for a lock that the shell holds must not wait for the worker.
+/// A process that waits for a lock of the shell must not wait for the worker.
 #[test]
 fn a_background_worker_inherits_no_descriptors() {
     let world = World::new();

@@ -23,7 +23,7 @@ use crate::{
     world::{RunningCommand, World, wait_until},
 };
 
-/// Starts the groups of a file, and waits until they are up. What is in the file already stays
+/// Starts the groups of a file, and waits until they are up. The contents of the file stay
 /// there.
 fn up(world: &World, file: &str) -> RunningCommand {
     let path = world.path().join("raddle.toml");
@@ -68,7 +68,7 @@ fn lines(world: &World, file: &str) -> Vec<String> {
     lines
 }
 
-/// Stops a manager, and sees that nobody is left.
+/// Stops a manager, and asserts that no process is left.
 fn down(world: &World, manager: RunningCommand) -> String {
     let said = manager.stop().ok().stderr;
     assert_eq!(world.processes(), []);
@@ -83,7 +83,7 @@ slug = "mail"
 execution_timeout = "20s"
 "#;
 
-/// Those that serve no queue themselves included: nobody is left to replace who was told to leave.
+/// Including those that serve no queue themselves: a process that was stopped is not replaced.
 #[test]
 fn worker_stop_all_stops_managers_first() {
     let world = World::new();
@@ -283,7 +283,7 @@ fn every_worker_with_the_source_gets_each_message_on_redis() {
 }
 
 fn events(world: &World) {
-    // What is there before somebody listens is not lost.
+    // Messages that are stored before a process listens are not lost.
     world.raddle(["queue", "write", "orders", "1"]).ok();
     let manager = up(world, EVENTS);
     world.raddle(["queue", "write", "orders", "2"]).ok();
@@ -321,7 +321,7 @@ fn turns_workers_off_and_on_and_scales_them() {
         .raddle(["group", "off", "mail"])
         .ok()
         .stderr_contains("'mail' is off");
-    wait_until("nobody serves it", || pids(&world, "mail").is_empty());
+    wait_until("no process serves it", || pids(&world, "mail").is_empty());
     world.raddle(["queue", "write", "orders", "1"]).ok();
     wait_until("the others do what is theirs", || {
         lines(&world, "done") == ["stock 1"]
@@ -353,7 +353,7 @@ fn turns_workers_off_and_on_and_scales_them() {
     assert!(pids(&world, "audit").is_empty());
 
     world.raddle(["group", "on", "mail"]).ok();
-    wait_until("what has waited is done", || {
+    wait_until("waiting messages are processed", || {
         lines(&world, "done") == ["mail 1", "stock 1"]
     });
     let scaled = world
@@ -429,7 +429,7 @@ fn finds_and_deletes_a_worker_that_is_in_no_file() {
     assert_eq!(
         forgotten,
         serde_json::json!({ "slug": "mail", "waiting": 1, "sources": ["orders"], "unread": [] }),
-        "what waits stays"
+        "waiting messages stay"
     );
     assert_eq!(found(), Vec::<Value>::new());
     world.raddle(["queue", "write", "orders", "2"]).ok();
@@ -508,7 +508,7 @@ fn a_trigger_pauses_while_its_worker_is_off() {
     );
     wait_until("it has ticked", || lines(&world, "ticks").len() >= 3);
     world.raddle(["group", "off", "tick"]).ok();
-    wait_until("nobody serves it", || pids(&world, "tick").is_empty());
+    wait_until("no process serves it", || pids(&world, "tick").is_empty());
     assert_eq!(
         world.raddle(["schedule", "list", "--json"]).ok().json()[0]["paused"],
         true
@@ -655,7 +655,7 @@ fn kills_processes_that_hooks_have_started() {
     assert!(!is_there("first"), "its process is ready, and it is gone");
     let said = down(&world, manager);
     assert!(!is_there("last"), "{said}");
-    // One that nobody waits for any more.
+    // One that no caller waits for any more.
     let file = file.replace("first; true", "early; sleep 1000");
     world.file("raddle.toml", file);
     let manager = world.start(["up"]);

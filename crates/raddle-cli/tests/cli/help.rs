@@ -1,4 +1,4 @@
-//! What the program says of itself.
+//! The help of the program.
 
 use crate::{shape::snapshot, world::World};
 
@@ -9,7 +9,7 @@ fn listed(page: &str) -> Vec<String> {
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.is_empty());
-    // What goes on is further in.
+    // Continuation lines are indented further.
     let names = lines.filter_map(|line| {
         line.strip_prefix("  ")
             .filter(|line| !line.starts_with(' '))

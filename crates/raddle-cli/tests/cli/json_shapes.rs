@@ -1,7 +1,7 @@
 //! Which keys commands write with `--json`, and of what types: scripts are written against them, so
 //! one that is renamed or gone must be seen here.
 //!
-//! What the values are is for the tests of each command. What has a `json_*.snap` of its own, which
+//! The values are checked by the tests of each command. A command with its own `json_*.snap`, which
 //! shows the values too, is not asked for again.
 
 use std::collections::BTreeSet;
@@ -31,8 +31,8 @@ enum Form {
 
 /// With no worker, until the last of them starts one.
 const ALONE: &[Row] = &[
-    // What waits has nobody to run it, so that on any machine there is a finding with something to
-    // do about it, and one without.
+    // No worker can run the waiting task, so that on any machine there is a finding with something
+    // to do about it, and one without.
     ("doctor", One, 0),
     ("submit --queue aside --array 1-2 -- true", Lines, 0),
     ("batch list", One, 0),
@@ -109,7 +109,7 @@ const GROUP: &[Row] = &[
     ("group scale mail 1", One, 0),
 ];
 
-/// With nobody who keeps it up.
+/// Without a manager.
 const LEFT: &[Row] = &[("group list", One, 0), ("group forget mail", One, 0)];
 
 #[test]

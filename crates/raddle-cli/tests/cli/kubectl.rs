@@ -1,4 +1,4 @@
-//! What the program of a cluster thinks of what a cluster is to take.
+//! `kubectl` validates the manifests.
 
 use std::{
     io::Write,

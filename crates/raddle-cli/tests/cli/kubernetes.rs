@@ -269,7 +269,7 @@ fn tolerates_an_overloaded_or_forgetful_api_server() {
         begun.elapsed() >= Duration::from_secs(1),
         "the server wanted to be left alone for a second"
     );
-    // Two tasks end while nobody looks: once the watch is cut, once its moment is forgotten.
+    // Two tasks end while no watch is open: once the watch is cut, once its position is forgotten.
     for forgets in [false, true] {
         let tids = site.world.submit(&[
             "--array",
@@ -360,7 +360,7 @@ fn the_next_spawner_adopts_the_pods_of_a_killed_one() {
 fn removes_unstarted_pods_of_a_dead_spawner() {
     let site = Site::new();
     site.configure("");
-    // One that will never be a worker, for it waits for a node, and one that ends while nobody is
+    // One never becomes a worker, because it waits for a node; one ends while no spawner is
     // there.
     site.cluster.next_pods(1, &pending());
     let first = site.spawner();
@@ -423,9 +423,7 @@ fn names_an_image_that_cannot_be_pulled_and_backs_off() {
     );
     // The image is there by now.
     site.until_warm(2);
-    wait_until("what was stuck is removed", || {
-        site.cluster.pods().len() == 2
-    });
+    wait_until("stuck pods are removed", || site.cluster.pods().len() == 2);
     assert!(
         site.cluster.calls("create").len() <= 6,
         "{}",
@@ -460,7 +458,7 @@ fn reports_the_end_of_a_pod_and_retries_its_task() {
             2 * number + 2,
             "it ran again, elsewhere"
         );
-        wait_until("it is told", || spawner.stderr().contains(words));
+        wait_until("the spawner logs it", || spawner.stderr().contains(words));
     }
     wait_until("they are removed", || site.cluster.pods().len() == 2);
     site.stop(spawner);
@@ -511,7 +509,7 @@ fn gives_up_a_pod_that_cannot_be_scheduled() {
     let words = "a pod did not run within 1 s: no node accepts it: 0/3 nodes are available: 3 Insufficient cpu";
     wait_until("it says so", || spawner.stderr().contains(words));
     site.until_warm(2);
-    wait_until("what had no room is removed", || {
+    wait_until("unschedulable pods are removed", || {
         site.cluster.pods().len() == 2
     });
     site.stop(spawner);

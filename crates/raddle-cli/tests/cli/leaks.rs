@@ -216,7 +216,7 @@ impl Engine {
         world.bash(script).ok();
     }
 
-    /// What is stored: what there is of each thing, a line for each.
+    /// The stored rows and keys, one line for each kind.
     fn elements(self, world: &World) -> String {
         let script = match self {
             // Meta has counters, and `parts` the queues and capabilities that tasks have named.
@@ -244,7 +244,7 @@ fn purge(world: &World, engine: Engine) {
     });
 }
 
-/// What is still stored once the records are purged. Keys that go by themselves have time for it.
+/// The rows and keys that are left after a purge. Keys that expire have time for it.
 fn stored_after_purge(world: &World, engine: Engine) -> String {
     let deadline = Instant::now() + GONE_WITHIN;
     loop {

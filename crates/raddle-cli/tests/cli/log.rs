@@ -146,7 +146,7 @@ fn log_lines_about_a_task_have_its_attempt_and_trace() {
         lines
             .iter()
             .any(|line| line["message"].as_str().unwrap().starts_with("stopping:")),
-        "what people are told, too"
+        "the text for users is logged too"
     );
 }
 

@@ -41,7 +41,7 @@ fn unix(world: &World, more: &[&str]) -> RunningCommand {
 }
 
 /// Writes a request, and returns its id.
-fn ask(world: &World, queue: &str, request: impl ToString) -> String {
+fn send_request(world: &World, queue: &str, request: impl ToString) -> String {
     world
         .raddle(["queue", "write", queue, &request.to_string()])
         .ok()
@@ -51,14 +51,14 @@ fn ask(world: &World, queue: &str, request: impl ToString) -> String {
 }
 
 fn prime(world: &World, request: impl ToString) -> String {
-    ask(world, "raddle.spawn.requests", request)
+    send_request(world, "raddle.spawn.requests", request)
 }
 
 fn command(words: &[&str]) -> Value {
     json!({ "spec": { "name": "job", "target": { "command": words } } })
 }
 
-/// What a queue of results says of a request.
+/// Returns the results of a request.
 fn results(world: &World, queue: &str, tid: &str) -> Vec<Value> {
     let shown = world
         .raddle(["queue", "peek", queue, "--all", "--json"])
@@ -139,7 +139,7 @@ fn a_request_to_the_root_manager_is_a_task_with_the_id_of_its_message() {
             assert_eq!(
                 world.task(&waiting)["parent"],
                 Value::Null,
-                "nobody was there to be asked"
+                "no manager was there"
             );
             let asked = prime(world, command(&["sh", "-c", "exit 3"]));
             world.raddle(["wait", &asked]).code(1);
@@ -188,7 +188,7 @@ fn a_manager_spawns_only_tasks_of_its_registry() {
     on_both_engines(|world| {
         let running = unix(world, &["--limits", "memory_mb=128,timeout=60,max_tasks=4"]);
         let queue = "worker.unix.requests";
-        let good = ask(
+        let good = send_request(
             world,
             queue,
             json!({ "task": "note", "params": { "text": "a b; $(touch gotcha) 'x'" } }),
@@ -230,14 +230,14 @@ fn a_manager_spawns_only_tasks_of_its_registry() {
                     .to_owned(),
             ),
         ] {
-            let tid = ask(world, queue, request);
+            let tid = send_request(world, queue, request);
             assert_eq!(refusal(world, "worker.unix.results", &tid), why);
         }
         // Nor does it run a task that comes by another way.
         let smuggled = world.submit(&["--queue", queue, "--", "touch", "gotcha"]);
         world.raddle(["wait", &smuggled]).code(1);
         assert!(!world.path().join("gotcha").exists());
-        let last = ask(
+        let last = send_request(
             world,
             queue,
             json!({ "task": "note", "params": { "text": "z" } }),
@@ -310,7 +310,7 @@ fn the_next_root_manager_adopts_tasks_of_a_killed_one() {
         let pid = world.task(&held)["pid"].as_u64().unwrap();
         first.signal(libc::SIGKILL);
         first.finish();
-        // What is asked while nobody is there waits.
+        // Requests wait while no manager runs.
         let requests: Vec<String> = (0..20)
             .map(|n| {
                 prime(
@@ -432,7 +432,9 @@ fn requests_to_a_worker_of_a_manager_are_requests_to_the_manager() {
             if queue.ends_with(".inbox") && !idle() {
                 continue;
             }
-            world.raddle(["wait", &ask(world, &queue, &request)]).ok();
+            world
+                .raddle(["wait", &send_request(world, &queue, &request)])
+                .ok();
         }
         assert!(notes(world).contains(&"asked".to_owned()));
         running.stop().ok();
@@ -467,7 +469,7 @@ fn two_root_managers_share_requests() {
 }
 
 /// Has a manager finish, then give back what it runs, then kill that: each when it is known to have
-/// heard the word before. What it runs has to be deaf to SIGTERM, or all may be over before anybody
+/// received the command before. Its task has to ignore SIGTERM, or all may be over before any
 /// has seen that it is stopping.
 fn kill_in_stages(world: &World, manager: &RunningCommand) {
     let tid = manager.stdout().trim().to_owned();
@@ -524,7 +526,7 @@ fn killing_a_root_manager_does_not_affect_tasks_of_another() {
         let pid = world.task(&kept)["pid"].clone();
         kill_in_stages(world, &goes);
         goes.finish().ok();
-        wait_until("what it ran is given back", || {
+        wait_until("its task is released", || {
             world.task(&back)["state"] == "created"
         });
         let task = world.task(&kept);
@@ -554,14 +556,14 @@ fn a_second_stop_of_a_root_manager_reaches_its_managers() {
             "tasks.toml",
         ])
         .ok();
-    let held = ask(
+    let held = send_request(
         &world,
         "worker.unix.requests",
         json!({ "task": "hold", "params": { "text": "x" } }),
     );
     world.wait_for_state(&held, "running");
     until_held(&world, 1);
-    // Nobody is the parent of the manager from now on: it hears words alone.
+    // The manager has no parent from now on: only control commands reach it.
     first.signal(libc::SIGKILL);
     first.finish();
     let next = manager(&world, &[]);
@@ -572,7 +574,7 @@ fn a_second_stop_of_a_root_manager_reaches_its_managers() {
     assert_eq!(
         world.task(&held)["state"],
         "created",
-        "what it ran was given back"
+        "its task was released"
     );
 }
 
@@ -639,7 +641,7 @@ fn a_root_manager_spawns_managers_and_stops_them_with_itself() {
             .collect();
         assert_eq!(queue_sizes, [0, 3, 6, 9], "{}", tree.text());
         world.raddle(["manager", "status", &asked_for]).ok();
-        // Nobody lists it: that is said, or waited for.
+        // No manager lists it: the request is refused, or waits.
         let unknown = prime(world, json!({ "task": "awk" }));
         let why = refusal(world, "raddle.spawn.results", &unknown);
         assert!(
@@ -682,7 +684,7 @@ fn a_root_manager_replaces_a_dead_manager() {
         list.iter()
             .any(|entry| entry["type"] == "unix" && entry["pid"] != made["pid"])
     });
-    let tid = ask(
+    let tid = send_request(
         &world,
         "worker.unix.requests",
         json!({ "task": "note", "params": { "text": "again" } }),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{cluster::Cluster, kubectl::is_kept, world::World};
 
-/// What `kubectl kustomize` makes of a directory of this repository, one document each, as JSON.
+/// The output of `kubectl kustomize` for a directory of this repository: documents as JSON.
 fn kustomized(directory: &str) -> Vec<Value> {
     let directory = format!(
         "{}/../../deploy/kubernetes{directory}",
@@ -89,7 +89,7 @@ fn a_cluster_accepts_the_manifests() {
         let spawner = of_kind(&objects, "Deployment")[0];
         is_kept("env", &["NO=thing"], spawner);
         let binding = of_kind(&objects, "RoleBinding")[0];
-        is_kept("subject", &["--user=nobody"], binding);
+        is_kept("subject", &["--user=stranger"], binding);
         assert_eq!(spawner["metadata"]["name"], name);
         let pod = &spawner["spec"]["template"];
         assert_eq!(pod["metadata"]["annotations"]["prometheus.io/port"], "9464");

@@ -1,4 +1,4 @@
-//! What Prometheus sees of workers, spawners and brokers, and what Prometheus itself says of that.
+//! Metrics of workers, spawners and brokers, and their check by Prometheus itself.
 
 use std::{
     fmt::Write as _,
@@ -38,7 +38,7 @@ const OF_QUEUES: [&str; 3] = [
 /// A page of metrics.
 pub(crate) struct Metrics(String);
 
-/// What somebody who was started with `--json` says of itself.
+/// The first report of a process that was started with `--json`.
 pub(crate) fn said(started: &RunningCommand) -> Value {
     wait_until("it has said where it is", || {
         started.stdout().ends_with('\n')
@@ -140,8 +140,8 @@ fn a_worker_serves_its_task_counters() {
     let late = world.submit(&["--timeout", "0.2", "--", "sleep", "60"]);
     world.raddle(["wait"].into_iter().chain(tids.lines())).ok();
     world.raddle(["wait", &failed, &late]).code(1);
-    // Whoever waits for a task hears of its end from the broker, at the same time as the worker,
-    // which counts it then.
+    // A process that waits for a task learns of its end from the broker, at the same time as the
+    // worker, which counts it then.
     wait_until("the last one is counted", || {
         scrape(&url).get("worker_runtime_seconds_count") == Some(6.0)
     });
@@ -291,14 +291,11 @@ fn a_spawner_keeps_counters_of_exited_workers() {
     wait_until("the registry knows who is busy", || busy().is_some());
     crate::world::kill(busy().unwrap() as i32, libc::SIGKILL);
     world.raddle(["wait", &tid]).ok();
-    wait_until(
-        "the loss is told, by the spawner that speaks for it",
-        || {
-            let metrics = scrape(&url);
-            metrics.get("worker_task_total{status=\"lost\"}") == Some(1.0)
-                && metrics.get(&exits("success")) == Some(11.0)
-        },
-    );
+    wait_until("the spawner of the lost worker counts the loss", || {
+        let metrics = scrape(&url);
+        metrics.get("worker_task_total{status=\"lost\"}") == Some(1.0)
+            && metrics.get(&exits("success")) == Some(11.0)
+    });
     let metrics = scrape(&url);
     metrics.passes();
     metrics.shows(&exits("error"), 1.0);

@@ -310,7 +310,7 @@ fn broadcasts_to_queues_that_are_not_empty() {
         "x\nhello\n"
     );
     world
-        .raddle(["queue", "broadcast", "nobody*", "hello"])
+        .raddle(["queue", "broadcast", "absent*", "hello"])
         .ok()
         .stderr_contains("no matching queue");
     let tid = world.submit(&["--", "true"]);

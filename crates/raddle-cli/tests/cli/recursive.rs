@@ -33,7 +33,7 @@ fn json_of(world: &World, name: &str) -> Value {
     serde_json::from_str(&world.read_trimmed(name)).unwrap()
 }
 
-/// What is asked about workers, all in one hierarchy: a process tree takes a while.
+/// All questions about workers, in one hierarchy: a process tree takes a while to start.
 #[test]
 fn workers_are_tasks_spawn_children_and_other_workers_under_one_id() {
     let (world, ran) = with_a_hierarchy(

@@ -89,7 +89,7 @@ stop_workers
     assert_eq!(told, "completed\nsurvived\n1\ncompleted\n");
 }
 
-/// For longer than a lease: nobody can take over meanwhile, and the worker knows it.
+/// For longer than a lease: no worker can take over meanwhile, and this worker knows it.
 #[test]
 fn a_task_continues_while_the_server_is_down() {
     let told = on_a_server(
@@ -110,7 +110,7 @@ stop_workers
     assert_eq!(told, "completed\nsurvived\n[1,0]\n1\ncompleted\n");
 }
 
-/// One that does not answer may answer others. What is stopped for that reason is not held against
+/// A server that does not answer may answer others. A stop for that reason is not charged to
 /// the task.
 #[test]
 fn a_stalled_server_does_not_fail_a_task() {
@@ -216,7 +216,7 @@ stop_workers
     );
 }
 
-/// What can be lost is said in words, and counts as wrong where it is everything.
+/// `doctor` states the loss window, and reports a problem if everything can be lost.
 #[test]
 fn doctor_says_which_writes_can_be_lost() {
     let told = on_a_server(
@@ -424,7 +424,7 @@ tail -n 1 next.err | grep -c launched
     assert_eq!(told, " 200 completed\n200\ncompleted\n1\n");
 }
 
-/// What was not kept is named wherever the output is asked for. A stream of exactly the limit is
+/// Every command that shows the output says that it is truncated. A stream of exactly the limit is
 /// whole.
 #[test]
 fn reports_output_beyond_the_limit_as_lost() {

@@ -98,7 +98,7 @@ fn wait_ends_with_the_task() {
     assert_eq!(
         tids_of(ran.json()),
         [tids[0], tids[1]],
-        "what has finished in time is shown"
+        "results that are ready in time are shown"
     );
     let ran = world
         .raddle(["wait", "--timeout", "100ms", &slow, tids[1]])

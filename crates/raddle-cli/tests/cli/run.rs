@@ -133,8 +133,8 @@ fn run_leaves_tasks_with_requirements_to_workers() {
         .stderr_contains("mem://");
 }
 
-/// What is opened where a standard descriptor was closed would be taken for that: a database for
-/// the terminal.
+/// A file that is opened in place of a closed standard descriptor would be used as it: a database
+/// as the terminal.
 #[test]
 fn closed_standard_descriptors_are_not_reused() {
     let world = World::new();
@@ -192,7 +192,7 @@ fn prints_output_as_it_is_written() {
         .stderr_contains("stopped on request");
 }
 
-/// Whoever runs it.
+/// The result does not depend on the user.
 #[test]
 fn prints_stderr_as_it_is_written() {
     let world = World::new();
@@ -419,7 +419,7 @@ fn a_timeout_has_its_own_exit_code() {
 #[test]
 fn limits_end_a_task_that_exceeds_them() {
     let world = World::new();
-    // Twenty sleepers are no harm to anybody if the limit does not hold.
+    // Twenty sleepers do no harm if the limit does not hold.
     let many = "for i in $(seq 20); do sleep 600 & done; wait";
     world
         .raddle(["run", "--max-procs", "10", "--", "sh", "-c", many])
@@ -681,7 +681,7 @@ fn stands_still(pid: u32) -> bool {
     stat.rsplit(')').next().unwrap().starts_with(" T")
 }
 
-/// A task that begins once, and ends when it is told to.
+/// A task that begins once, and ends when a file appears.
 const ONCE: &str = "echo begun >> begun; until test -e go; do sleep 0.05; done; echo ended";
 
 /// However long that is: longer than a lease.
@@ -718,7 +718,7 @@ fn a_suspended_run_resumes_its_task() {
     assert_eq!(world.read("begun"), "begun\n");
 }
 
-/// Whoever stopped it did not want it to run.
+/// The user who stopped it does not want it to run.
 #[test]
 fn killing_a_suspended_run_leaves_its_task_paused() {
     let world = World::new();
@@ -818,7 +818,7 @@ fn names_a_setuid_process_that_it_cannot_kill() {
     started.finish().code(124);
 }
 
-/// What has begun must not begin again because nobody could keep what it said.
+/// A task that has begun must not begin again because its output could not be stored.
 #[test]
 fn stops_a_task_whose_output_cannot_be_written() {
     let world = World::new();
@@ -834,7 +834,7 @@ fn stops_a_task_whose_output_cannot_be_written() {
     world.worker(&["--concurrency", "1"]);
     run("--no-inline");
     world.raddle(["worker", "stop", "--all"]).ok();
-    // One that is over before anybody looks is over.
+    // A task that has ended before the check stays ended.
     world
         .bash("raddle run -- echo hi >/dev/full")
         .code(125)
@@ -853,7 +853,7 @@ fn stops_a_task_whose_output_cannot_be_written() {
     assert_eq!(world.read("side"), "begun\nbegun\n");
 }
 
-/// Who waits for the database can be interrupted, and has done nothing then.
+/// A command that waits for the database can be interrupted, and has done nothing then.
 #[test]
 fn an_interrupt_while_the_database_is_locked_ends_the_run() {
     let world = World::new();

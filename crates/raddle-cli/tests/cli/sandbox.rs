@@ -222,7 +222,7 @@ fn a_worker_may_demand_a_sandbox_for_every_task() {
     assert_eq!(world.raddle(["logs", &tid]).ok().text(), "1000\n/scratch\n");
     assert!(
         world.task(&tid)["spec"].get("isolation").is_none(),
-        "what was submitted stays as it was"
+        "a submitted spec stays as it was"
     );
     // Nor can it ask for more than others.
     for network in ["host", "127.0.0.1:6379"] {

@@ -327,7 +327,7 @@ fn a_resident_worker_fires_and_runs_schedules() {
         .collect();
     assert_eq!(dues.len(), lines.lines().count(), "{lines}");
     assert!(dues.contains(task["spec"]["metadata"]["due"].as_str().unwrap()));
-    wait_until("what was fired has run", || {
+    wait_until("fired tasks have run", || {
         let waiting = world
             .raddle([
                 "task",
@@ -372,7 +372,7 @@ fn a_scheduler_is_a_worker_that_takes_no_tasks() {
     assert_eq!(
         other.text(),
         "inline\n",
-        "nobody is left a task who takes none"
+        "no task is left to a worker that takes none"
     );
     world.raddle(["task", "ping", &tid]).ok();
     world.raddle(["worker", "stop", &tid]).ok();
@@ -456,7 +456,7 @@ fn expires_a_task_that_no_worker_takes_in_time() {
         .trim()
         .to_owned();
     world.wait_for_state(&again, "cancelled");
-    // What is due while nobody works, too.
+    // Schedules that are due while no worker runs, too.
     world
         .raddle([
             "schedule",
@@ -512,7 +512,7 @@ fn expires_a_task_that_no_worker_takes_in_time() {
     assert!(!world.path().join("ran").exists());
 }
 
-/// Due times while nobody was there: made up for by policy.
+/// Due times while no worker ran are handled by policy.
 #[test]
 fn the_policy_decides_about_missed_due_times() {
     let world = World::new();
@@ -527,7 +527,7 @@ fn the_policy_decides_about_missed_due_times() {
     for missed in ["skip", "one", "all"] {
         world.raddle(["schedule", "pause", missed]).ok();
     }
-    // Paused before anybody has fired: nothing is made up for.
+    // Paused before it was ever fired: no due time is made up for.
     let scheduler = world.start(["schedule", "run"]);
     scheduler.tid();
     thread::sleep(Duration::from_millis(300));
@@ -546,7 +546,7 @@ fn the_policy_decides_about_missed_due_times() {
     }
     thread::sleep(Duration::from_millis(4300));
     let scheduler = world.start(["schedule", "run"]);
-    wait_until("what was missed is fired", || {
+    wait_until("missed due times are fired", || {
         view(&world, "all")["fired"].as_u64().unwrap() >= 4
     });
     let all = ["skip", "one", "all"].map(|name| view(&world, name));

@@ -236,7 +236,7 @@ fn completes_a_task_whose_worker_is_killed_on_redis() {
 
 fn killed_in_the_middle(world: &World) {
     let spawner = spawner(world, &[]);
-    // What it has started must not outlive its worker.
+    // Its children must not outlive its worker.
     let script = "echo $RADDLE_ATTEMPT >> begun; test $RADDLE_ATTEMPT != 1 || { (sleep 600) & echo $! > grandchild; \
                   wait; }";
     let tid = world.submit(&["--", "sh", "-c", script]);
@@ -287,7 +287,7 @@ fn the_next_spawner_adopts_workers_of_a_killed_one_on_redis() {
 fn killed_spawner(world: &World) {
     let first = spawner(world, &[]);
     let tids = world.submit(&["--array", "1-100", "--", "sh", "-c", "echo {} >> ran"]);
-    // One that is being run when its spawner is killed, and goes on until it is told.
+    // One that runs when its spawner is killed, and continues until a file appears.
     let long = world.submit(&[
         "--priority",
         "9",
@@ -321,7 +321,7 @@ fn killed_spawner(world: &World) {
     once.dedup();
     assert_eq!((ran.len(), once.len()), (101, 101), "each ran once");
     assert_eq!(world.task(&long)["attempt"], 1);
-    // What it wrote in the moment of the kill may be there twice, as the documents say: stored, and
+    // Output of the moment of the kill may be there twice, as documented: stored, and
     // its worker not told of it.
     let logs = world.raddle(["logs", &long]).ok();
     let mut said = logs.lines();
@@ -370,7 +370,7 @@ fn backs_off_and_reports_workers_that_cannot_start() {
     );
     assert!(
         said.contains("bad.handler.toml"),
-        "what the worker said is there too: {said}"
+        "the worker's output is there too: {said}"
     );
     fs::remove_file(world.path().join("handlers/bad.handler.toml")).unwrap();
     wait_until("they start again", || workers(&world).len() == 2);
@@ -904,7 +904,7 @@ fn file_flags_and_environment_set_the_pool() {
         "{}",
         spawner.stderr()
     );
-    // What its workers cannot take launches none.
+    // Tasks that its workers cannot take launch none.
     at(&["submit", "--requires", "tpu", "--", "true"]).ok();
     spawner.stop().ok().stderr_contains("launched 3 workers");
 }

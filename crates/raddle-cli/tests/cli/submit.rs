@@ -38,7 +38,7 @@ fn one_task_gives_one_id() {
     );
 }
 
-/// On a terminal people see how far it has come. Elsewhere nobody is told.
+/// A terminal shows the progress. Other outputs do not.
 #[test]
 fn many_tasks_show_their_progress_on_a_terminal() {
     let world = World::new();

@@ -20,7 +20,7 @@ use crate::{
     world::{CommandOutput, RunningCommand, World, wait_until},
 };
 
-/// What all of its containers are known by.
+/// The label of all of its containers.
 const SUPERVISOR_LABEL: &str = "raddle.supervisor";
 /// Says so, and stays until it is killed, unless it is run again.
 const STAYS: &str = "echo on; test $RADDLE_ATTEMPT != 1 || sleep 600";
@@ -296,7 +296,7 @@ fn passes_input_of_any_length_and_ignores_unread_input() {
     bay.world
         .raddle_with_input(&args("exec 0<&-; echo done"), input.as_bytes())
         .ok();
-    // It is heard that the supervisor is gone, though input that nobody takes is in the way.
+    // The loss of the supervisor is noticed, although unread input blocks the pipe.
     bay.world.file("input", &input);
     let submit = format!("raddle submit --isolation docker --stdin -- sh -c '{STAYS}' < input");
     let tid = bay.world.bash(&submit).ok().text().trim().to_owned();
@@ -384,7 +384,7 @@ fn a_pause_freezes_the_processes_in_the_container() {
     bay.world.raddle(["task", "resume", &tid]).ok();
     assert_eq!(bay.wait(&tid)["state"], "completed");
     assert_eq!(bay.logs(&tid).lines().count(), 20);
-    // Nobody is left who could wake it.
+    // No process is left that could wake it.
     let tid = bay.begun(STAYS);
     bay.world.raddle(["task", "pause", &tid]).ok();
     kill(bay.process(&tid, "contained"));
@@ -491,7 +491,7 @@ fn removes_an_unstarted_container_when_its_supervisor_is_killed() {
     wait_until("it is removed", || {
         !bay.containers(&tid).contains(&format!("raddle-{tid}-1"))
     });
-    // By the next one, when nobody has seen it.
+    // By the next one, when no other has seen it.
     made(2, &tid);
     let all = [
         bay.worker_pid(),
@@ -517,12 +517,12 @@ fn losing_the_engine_costs_the_running_task_an_attempt() {
     bay.worker_behind(&proxy);
     let tid = bay.begun(STAYS);
     proxy.shut();
-    // Nobody holds it any more.
+    // No process holds it any more.
     bay.gone(&tid);
     assert_eq!(
         bay.world.task(&tid)["attempt"],
         1,
-        "what has become of it is not known yet"
+        "its end is not known yet"
     );
     proxy.open();
     let task = bay.wait(&tid);

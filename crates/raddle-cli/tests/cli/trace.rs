@@ -19,7 +19,7 @@ fn passes_the_trace_context_from_submitter_to_task() {
     let world = World::new();
     let script = format!(
         r#"
-# What the worker was started with is not the tasks' trace.
+# The trace in the worker's environment is not the tasks' trace.
 TRACEPARENT=00-00000000000000000000000000000001-0000000000000001-01 TRACESTATE=worker=1 raddle worker start >/dev/null
 show='echo $TRACEPARENT; echo $TRACESTATE; test $RADDLE_ATTEMPT = 2'
 export TRACEPARENT={PARENT} TRACESTATE=congo=t61

@@ -358,7 +358,7 @@ fn two_workers_started_at_once_share_the_work() {
         .map(|start| start.finish().ok().text().to_owned())
         .into();
     assert_ne!(tids[0], tids[1]);
-    // Nobody goes on before both have begun something. Their runners' parents are the workers.
+    // No task continues before both workers have begun one. Their runners' parents are the workers.
     let script = "cut -d' ' -f4 /proc/$PPID/stat >> workers
         until [ $(sort -u workers | wc -l) = 2 ]; do sleep 0.02; done
         echo {} >> ran";
@@ -376,7 +376,8 @@ fn two_workers_started_at_once_share_the_work() {
     );
 }
 
-/// Where nobody else is, processes are numbered in the order of their birth, threads included.
+/// In a PID namespace without others, processes are numbered in the order of their creation,
+/// threads included.
 #[test]
 fn a_resident_worker_starts_one_process_for_each_task_below_one_runner() {
     const TASKS: usize = 100;
@@ -421,7 +422,7 @@ fn another_worker_finishes_the_task_of_a_killed_one() {
     world.raddle(["wait", &tid]).ok();
     assert!(
         killed.elapsed() < LEASE,
-        "it took {:?}: nobody has to wait for the lease",
+        "it took {:?}: no worker has to wait for the lease",
         killed.elapsed()
     );
     assert_eq!(world.read("begun"), "x\nx\n");
@@ -489,11 +490,11 @@ fn a_worker_that_was_stalled_past_its_lease_finishes_no_task_twice() {
 fn a_locked_database_does_not_cost_a_worker_its_tasks() {
     let world = World::new();
     let hold = |time: Duration| {
-        let bell = File::options()
+        let file = File::options()
             .write(true)
             .open(world.path().join(".raddle/raddle.db-state"))
             .unwrap();
-        bell.lock().unwrap();
+        file.lock().unwrap();
         thread::sleep(time);
     };
     let first = world.submit(&["--", "sh", "-c", "sleep 0.3; echo $RADDLE_ATTEMPT"]);

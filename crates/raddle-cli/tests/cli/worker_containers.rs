@@ -22,7 +22,7 @@ use crate::{
     world::{RunningCommand, World, skip, wait_until},
 };
 
-/// What images of tests are called, and in which directory they were built: another checkout on
+/// The names of test images, and the directory in which they were built: another checkout on
 /// this machine has its own.
 fn repository() -> String {
     let mut directory = DefaultHasher::new();
@@ -30,14 +30,14 @@ fn repository() -> String {
     format!("raddle-test-{:08x}", directory.finish() as u32)
 }
 
-/// What tasks run there.
+/// The tasks that run there.
 const COMMANDS: [&str; 3] = ["sh", "sleep", "cat"];
 
 pub(crate) fn docker(args: &[&str]) -> Output {
     Command::new("docker").args(args).output().unwrap()
 }
 
-/// What a call of Docker's own command says.
+/// Returns the output of Docker's own command.
 #[track_caller]
 pub(crate) fn said(args: &[&str]) -> String {
     let output = docker(args);
@@ -285,7 +285,7 @@ fn runs_each_task_in_its_own_container_and_removes_it() {
     ] {
         assert!(env.contains(&line), "{line} is not in {env:?}");
     }
-    // What it is like inside.
+    // The environment inside of the container.
     let script = "cat /proc/self/status | while read l; do case $l in CapEff*|NoNew*|Seccomp:*) echo $l;; esac; done; \
                   echo x > /x || echo readonly; echo x > /tmp/x && cat /tmp/x; cat /proc/net/dev | while read n r; do \
                   case $n in *:) echo $n;; esac; done";
@@ -342,7 +342,7 @@ fn a_task_cannot_forge_or_flood_the_log_of_its_worker() {
                   while [ $i -lt 5000 ]; do echo $line; echo $line >&2; i=$((i+1)); done > /proc/1/fd/1 2> /proc/1/fd/2";
     let tids = yard.submit(1, script);
     yard.wait(&tids);
-    wait_until("it is told that there is more", || {
+    wait_until("it logs that there is more", || {
         spawner.stderr().contains("the rest is dropped")
     });
     let log = spawner.stderr();
@@ -418,7 +418,7 @@ fn the_next_spawner_adopts_the_containers_of_a_killed_one() {
     first.signal(libc::SIGKILL);
     first.finish();
     let next = yard.spawner(&[&flags[..], &["--verbose"]].concat());
-    // One that was not served again within its lease has ended its task, and left. Nobody else has.
+    // One that was not served again within its lease has ended its task, and left. No other has.
     wait_until("it has taken charge of all that are left", || {
         let taken = next.stderr();
         let is_taken = |name: &String| {
@@ -498,7 +498,7 @@ fn removes_unstarted_containers_of_a_killed_spawner() {
         make(&["create"], "000000aa"),
         make(&["run", "--detach"], "000000bb"),
     );
-    // Bears the label, but not the name: it is somebody else's.
+    // It has the label, but not the name: it belongs to another program.
     let foreign = format!("foreign-{class}");
     said(&[
         "create",
@@ -512,7 +512,7 @@ fn removes_unstarted_containers_of_a_killed_spawner() {
         "600",
     ]);
     let next = yard.spawner(&["--warm-pool", "1"]);
-    wait_until("what never began is gone", || {
+    wait_until("containers that never began are gone", || {
         !yard.containers().contains(&never_started)
     });
     wait_until("the one that is no worker is gone, too", || {
@@ -901,7 +901,7 @@ fn containers_reach_a_broker_through_a_named_network() {
     );
     assert!(!seen.text().contains("geheim"), "{}", seen.text());
     wait_until(
-        "what workers did that reach the server themselves is counted",
+        "tasks of workers that reach the server themselves are counted",
         || {
             let metrics = scrape(&metrics_url);
             metrics.get("worker_task_total{status=\"completed\"}") == Some(4.0)
@@ -918,7 +918,7 @@ fn containers_reach_a_broker_through_a_named_network() {
     wait_until("all containers are gone", || yard.containers().is_empty());
 }
 
-/// Gone with the test, and whoever is in it before.
+/// Removed with the test, together with its contents.
 struct Network(String);
 
 impl Drop for Network {

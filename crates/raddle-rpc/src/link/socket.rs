@@ -126,8 +126,8 @@ impl LinkSocket {
             }
             tls.read_tls(&mut &self.file)?;
             let processed = tls.process_new_packets();
-            // Sends TLS alerts and handshake messages, also when a packet was invalid. Data that does
-            // not fit goes out with the next write.
+            // Sends TLS alerts and handshake messages, also when a packet was invalid. Data that
+            // does not fit goes out with the next write.
             let _ = flush(&mut tls, &self.file);
             processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }

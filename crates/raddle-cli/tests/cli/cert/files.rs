@@ -1,4 +1,4 @@
-//! What is written, for whom, and what is not overwritten.
+//! The files that are written, their permissions, and files that are not overwritten.
 
 use std::{
     fs,
@@ -188,7 +188,7 @@ fn prints_created_files_as_json() {
     snapshot!("json_cert_issue", shape(&world, &issued.json()));
 }
 
-/// What others make is taken, too, and others take what is made here.
+/// OpenSSL accepts our certificates, and certificates of OpenSSL are accepted here.
 #[test]
 fn openssl_verifies_issued_certificates() {
     let world = world_with_ca();

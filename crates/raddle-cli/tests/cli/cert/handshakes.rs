@@ -32,7 +32,7 @@ fn credentials(world: &World, (certificate, key): &Files) -> WorkerCredentials {
     WorkerCredentials::from_files(world.path().join("certs/ca-cert.pem"), certificate, key).unwrap()
 }
 
-/// What each side has of it: whom the worker has met, and what the caller was answered.
+/// The result on each side: the caller's identity at the worker, and the reply to the caller.
 struct Met {
     worker: io::Result<Option<Identity>>,
     caller: io::Result<()>,

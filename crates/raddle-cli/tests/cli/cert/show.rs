@@ -1,4 +1,4 @@
-//! What is said of certificates, and what is not.
+//! The report about certificates, and secrets that are not in it.
 
 use std::fs;
 

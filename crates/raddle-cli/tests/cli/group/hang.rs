@@ -74,7 +74,7 @@ fn replaces_a_stopped_process() {
         pid,
         "its process was suspended and not continued",
     );
-    // What was killed once says nothing of a stop later.
+    // An earlier kill does not affect a later stop.
     std::thread::sleep(Duration::from_secs(11));
     let said = down(&world, manager);
     assert!(!said.contains("cannot be killed"), "{said}");
@@ -105,7 +105,7 @@ fn replaces_a_process_whose_event_loop_is_blocked() {
     let world = World::new();
     let manager = up(&world, FILE);
     let pid = *pids(&world, "a").first().unwrap();
-    // Its first thread alone: the one that renews its lease goes on, so that nobody but its manager
+    // Its first thread alone: the one that renews its lease goes on, so that none but its manager
     // could tell. SAFETY: plain integers to ptrace; the thread is let go when this process lets go
     // of it, or when it is killed.
     unsafe {
@@ -118,7 +118,7 @@ fn replaces_a_process_whose_event_loop_is_blocked() {
         assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, pid as i32, 0, 0), 0);
         libc::waitpid(pid as i32, std::ptr::null_mut(), libc::__WALL);
     }
-    // Who holds a thread is the first to be told of its end, and has to ask.
+    // A tracer is the first to be notified of the end of its thread, and has to wait for it.
     wait_until("it is killed", || {
         let mut status = 0;
         // SAFETY: `status` is written to, and lives until the call returns.
@@ -140,7 +140,7 @@ fn stops_a_task_after_its_timeout_and_keeps_its_process() {
     let manager = up(&world, FILE);
     let before = pids(&world, "a");
     let began = Instant::now();
-    // It says nothing of a timeout itself, and does not heed SIGTERM.
+    // It sets no timeout itself, and ignores SIGTERM.
     let tid = world.submit(&[
         "--queue",
         "a",
@@ -205,7 +205,7 @@ fn replaces_a_process_whose_runner_hangs() {
     );
     assert!(
         manager.stderr().contains(&runs),
-        "what it was doing is said: {}",
+        "the hang report is logged: {}",
         manager.stderr()
     );
     world.wait_for_state(&tid, "timeout");

@@ -1,4 +1,4 @@
-//! What the log of a manager has of its workers.
+//! The lines of workers in the log of their manager.
 
 use super::*;
 use crate::log::read;

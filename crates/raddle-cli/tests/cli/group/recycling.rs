@@ -203,7 +203,7 @@ fn notices_a_dead_process_at_once() {
         took.push(began.elapsed());
     }
     took.sort();
-    // Who looked every second would need half of one for most of them.
+    // A check every second would take half a second on average.
     assert!(took[2] < Duration::from_millis(250), "{took:?}");
     wait_until("all are there again", || pids(&world, "a").len() == 5);
     down(&world, manager);
@@ -246,8 +246,8 @@ fn replaces_a_process_with_a_hanging_task_soon_after_its_limit() {
             titled(&world, "keeper").is_disjoint(&before)
         });
     }
-    // That it is a second at most is measured, on a machine that has nothing else to do. Whoever
-    // waited for a lease would need more than this.
+    // An idle machine needs a second at most. Code that waited for a lease would need more than
+    // this.
     assert!(
         quickest >= limit && quickest <= limit + Duration::from_secs(4),
         "{quickest:?}"
@@ -264,8 +264,8 @@ fn stops_ten_idle_processes_at_once() {
     );
     let began = Instant::now();
     manager.stop().ok();
-    // A tenth of it on a machine that has nothing else to do. Whoever waited for a look or a
-    // timeout would need seconds.
+    // An idle machine needs a tenth of this. Code that waited for a check or a timeout would need
+    // more.
     assert!(
         began.elapsed() < Duration::from_secs(10),
         "{:?}",

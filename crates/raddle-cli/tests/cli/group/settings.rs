@@ -1,4 +1,4 @@
-//! What keys of a file do to real processes and tasks.
+//! The effect of keys of a file on real processes and tasks.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn replaces_exited_processes_by_the_restart_policy() {
         ["never", "failed", "done"].map(|slug| *pids(&world, slug).first().unwrap());
     signal(never, libc::SIGKILL);
     signal(failed, libc::SIGKILL);
-    // It ends as one that was asked to, and nobody has asked but for this.
+    // It ends as after a stop, and only this setting stops it.
     signal(done, libc::SIGTERM);
     wait_until("one is replaced", || {
         let now = pids(&world, "failed");
@@ -32,7 +32,7 @@ fn replaces_exited_processes_by_the_restart_policy() {
     wait_until("two are not", || {
         manager.stderr().matches("and is not replaced").count() == 2
     });
-    wait_until("nobody is there for them", || {
+    wait_until("no process serves them", || {
         pids(&world, "never").is_empty() && pids(&world, "done").is_empty()
     });
     let said = down(&world, manager);
@@ -74,7 +74,7 @@ fn a_trigger_has_times_a_policy_and_a_lifetime() {
             .all(|due| due.len() == "2026-12-01T02:00:00Z".len()),
         "on whole seconds"
     );
-    // What nobody takes in time is never run: its only slot is taken.
+    // A task that is not claimed in time never runs: the only slot is taken.
     let other = world.submit(&["--queue", "tick", "--", "sleep", "5"]);
     wait_until("some have expired", || {
         let ended = world

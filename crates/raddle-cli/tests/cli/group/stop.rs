@@ -33,7 +33,7 @@ fn a_stop_waits_for_running_tasks() {
 #[test]
 fn a_second_request_cancels_and_requeues_the_task() {
     let world = World::new();
-    // It cleans up when it is told to.
+    // It cleans up when it receives SIGTERM.
     let command = "trap 'touch cleaned; exit 1' TERM; touch begun; while :; do sleep 0.05; done";
     let (manager, tid) = busy(&world, &file(command, "30s", "20s"));
     // It is stopped before its time is over: after that it would have taken too long.
@@ -171,10 +171,10 @@ fn processes_of_a_killed_manager_finish_their_tasks_and_exit() {
     let idle = world.submit(&["--queue", "a", "--", "touch", "late"]);
     manager.signal(libc::SIGKILL);
     manager.finish();
-    wait_until("what ran has ended", || {
+    wait_until("running tasks have ended", || {
         world.task(&tid)["state"] == "completed"
     });
-    wait_until("nobody is left", || world.processes().is_empty());
+    wait_until("no process is left", || world.processes().is_empty());
     assert!(
         world.path().join("ended").exists() && !world.path().join("late").exists(),
         "nothing new was begun"
@@ -197,11 +197,11 @@ fn a_stopped_process_of_a_killed_manager_finishes_its_task_and_exits() {
     manager.signal(libc::SIGKILL);
     manager.finish();
     world.file("go", "");
-    wait_until("what ran has ended", || {
+    wait_until("running tasks have ended", || {
         world.task(&tid)["state"] == "completed"
     });
     assert_eq!(world.task(&tid)["attempt"], 1);
-    wait_until("nobody is left", || world.processes().is_empty());
+    wait_until("no process is left", || world.processes().is_empty());
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_manager_takes_control_commands() {
     assert_eq!(world.processes(), []);
 }
 
-/// What the registry says that all workers are doing, managers among them.
+/// Returns the activity of all workers in the registry, managers included.
 fn statuses(world: &World) -> Vec<String> {
     let entries = world.workers();
     entries
@@ -271,7 +271,7 @@ fn a_pause_of_a_manager_applies_to_later_processes() {
     wait_until("those that have come are paused too", || {
         statuses(&world) == ["paused"; 4]
     });
-    assert_eq!(world.task(&waits)["attempt"], 0, "nobody has taken it");
+    assert_eq!(world.task(&waits)["attempt"], 0, "no worker has claimed it");
     says("ping", "paused");
     let groups = world.raddle(["group", "list", "--json"]).ok().json();
     assert_eq!(groups[0]["managers"][0]["status"], "paused");

@@ -29,7 +29,7 @@ fn redis(world: &World, command: &str) -> String {
 #[test]
 fn each_stream_entry_is_one_event() {
     let (world, server) = on_redis();
-    // What is there before Raddle, some of it read by a consumer that is gone.
+    // Entries from before Raddle, some of them read by a consumer that is gone.
     redis(&world, "XADD orders '*' order 1 item loom");
     redis(&world, "XADD orders '*' order 2 item comb");
     redis(&world, "XGROUP CREATE orders raddle:cli 0");

@@ -139,7 +139,7 @@ fn a_manager_of_groups_shows_metrics() {
     );
     assert_eq!(seen.get("raddle_group_launch_total"), Some(2.0));
     world.submit(&["--queue", "later", "--", "true"]);
-    wait_until("what waits is shown", || {
+    wait_until("waiting messages are shown", || {
         scrape(url).get("raddle_queue_ready{queue=\"later\"}") == Some(1.0)
     });
     down(&world, manager);
@@ -177,7 +177,7 @@ fn explains_a_start_that_takes_long() {
         1,
         "each is said once: {said}"
     );
-    // What runs may end.
+    // Running tasks may end.
     let task = world.submit(&[
         "--queue",
         "mail",

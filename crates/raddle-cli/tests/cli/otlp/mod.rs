@@ -100,7 +100,7 @@ fn each_attempt_is_a_span_at_the_collector() {
     });
 }
 
-/// What the specification of OpenTelemetry names, in the environment of a worker.
+/// The variables of the OpenTelemetry specification, in the environment of a worker.
 #[test]
 fn honours_opentelemetry_variables_with_and_without_tls() {
     let world = World::new();

@@ -26,17 +26,17 @@ pub(super) struct Fake {
 struct State {
     /// The timeouts of the orders to stop that have come.
     stops: Vec<f64>,
-    /// What it answers to everything.
+    /// Its answer to every call.
     refusal: Option<String>,
-    /// What becomes of an order to stop.
-    manner: Manner,
-    /// Where it is published, until it is told to stop.
+    /// Its reaction to a stop.
+    manner: StopReaction,
+    /// The discovery that lists it until it stops.
     leaves: Option<LocalDiscovery>,
 }
 
 /// How it takes an order to stop.
 #[derive(Clone, Copy, Default)]
-pub(super) enum Manner {
+pub(super) enum StopReaction {
     /// It answers.
     #[default]
     Obedient,
@@ -87,7 +87,7 @@ impl Fake {
     }
 
     /// How it takes an order to stop from now on.
-    pub(super) fn takes_it(&self, manner: Manner) {
+    pub(super) fn takes_it(&self, manner: StopReaction) {
         self.state.lock().unwrap().manner = manner;
     }
 
@@ -98,7 +98,7 @@ impl Fake {
 }
 
 impl Service {
-    fn leave(&self) {
+    fn unpublish(&self) {
         if let Some(discovery) = &self.state.lock().unwrap().leaves {
             discovery.withdraw(&self.metadata);
         }
@@ -107,7 +107,7 @@ impl Service {
     fn check(&self) -> Result<(), Status> {
         let refusal = self.state.lock().unwrap().refusal.clone();
         refusal.map_or(Ok(()), |message| {
-            self.leave();
+            self.unpublish();
             Err(Status::internal(message))
         })
     }
@@ -135,11 +135,11 @@ impl Worker for Service {
             .stops
             .push(request.into_inner().timeout);
         let manner = self.state.lock().unwrap().manner;
-        if let Manner::Endless = manner {
+        if let StopReaction::Endless = manner {
             std::future::pending::<()>().await;
         }
-        self.leave();
-        if let Manner::Broken = manner {
+        self.unpublish();
+        if let StopReaction::Broken = manner {
             return Err(Status::unavailable("the way broke"));
         }
         Ok(Response::new(v1::StopReply {

@@ -19,7 +19,7 @@ struct Pools {
     world: World,
     runtime: Runtime,
     workers: Vec<LocalWorker>,
-    /// What has published the workers: they are there as long as it is.
+    /// The publisher of the workers. They are listed as long as it lives.
     published: RefCell<Vec<LocalDiscovery>>,
 }
 

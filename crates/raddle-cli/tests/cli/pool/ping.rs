@@ -112,10 +112,10 @@ fn ping_fails_if_a_worker_does_not_answer() {
         "{}",
         ran.text()
     );
-    let nobody = "unix:/nonexistent/socket";
+    let absent = "unix:/nonexistent/socket";
     let ran = pools
         .world
-        .raddle(["pool", "ping", nobody, "--count", "1"])
+        .raddle(["pool", "ping", absent, "--count", "1"])
         .code(1);
     assert!(
         ran.lines()[0].starts_with(
@@ -130,7 +130,7 @@ fn ping_fails_if_a_worker_does_not_answer() {
     );
     let told = pools
         .world
-        .raddle(["pool", "ping", nobody, "--count", "1", "--json"])
+        .raddle(["pool", "ping", absent, "--count", "1", "--json"])
         .code(1)
         .json();
     assert!(

@@ -314,7 +314,7 @@ fn the_tree_shows_pools_after_tasks() {
     );
     assert_eq!(tree[1]["children"][0]["uid"], worker.uid.to_string());
     assert_eq!(tree[2]["children"][0]["in_flight"], 3);
-    // Who asks for one task is not told of pools.
+    // The view of one task has no pools.
     let alone = pools.world.raddle(["task", "tree", &tid]).ok();
     assert!(
         alone.lines().len() == 1 && alone.lines()[0].starts_with(&task),

@@ -1,4 +1,4 @@
-//! `raddle pool serve`, of a program that has nothing to serve. What programs with routines do is
+//! `raddle pool serve`, of a program that has nothing to serve. Programs with routines are
 //! tested in `crates/raddle/tests/serve`.
 
 use crate::world::World;

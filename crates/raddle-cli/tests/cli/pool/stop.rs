@@ -2,7 +2,7 @@
 
 use super::{
     Pools,
-    fake::{Fake, Manner},
+    fake::{Fake, StopReaction},
 };
 use crate::world::wait_until;
 
@@ -144,7 +144,7 @@ fn a_worker_that_is_killed_meanwhile_counts_as_stopped() {
         pools.publish("strange", &fake.metadata);
         pools.world.raddle(["pool", "stop", "strange"])
     };
-    fake.takes_it(Manner::Broken);
+    fake.takes_it(StopReaction::Broken);
     let ran = stop()
         .ok()
         .stderr_contains("exited before it reported the outcome of its calls");
@@ -168,7 +168,7 @@ fn reports_a_worker_that_refuses_to_stop() {
             .world
             .raddle(["pool", "stop", "strange", "--timeout", "0.1", "--json"])
     };
-    fake.takes_it(Manner::Endless);
+    fake.takes_it(StopReaction::Endless);
     let ran = stop()
         .code(124)
         .stderr_contains("does not answer")
@@ -177,7 +177,7 @@ fn reports_a_worker_that_refuses_to_stop() {
         (&ran.json()[0]["status"], &ran.json()[0]["ended"]),
         (&"no answer".into(), &().into())
     );
-    fake.takes_it(Manner::Broken);
+    fake.takes_it(StopReaction::Broken);
     assert_eq!(
         stop().code(1).stderr_contains("cannot stop worker").json()[0]["error"],
         "the way broke"
