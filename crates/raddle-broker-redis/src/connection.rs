@@ -199,7 +199,8 @@ impl ServerConnection {
 
     /// Sends a script call, which may have been sent before.
     pub(super) async fn send_call(&self, call: &ScriptCall, sure: Certainty) -> Result<Value> {
-        self.send_with_retries(Request::Eval(&call.eval), sure).await
+        self.send_with_retries(Request::Eval(&call.eval), sure)
+            .await
     }
 
     /// Parses the reply to a call, and frees its slot.
@@ -230,7 +231,10 @@ impl ServerConnection {
         args: Vec<Vec<u8>>,
     ) -> Result<T> {
         let eval = self.eval(script, Default::default(), args);
-        self.parse(self.send_with_retries(Request::Eval(&eval), Certainty::Done).await?)
+        self.parse(
+            self.send_with_retries(Request::Eval(&eval), Certainty::Done)
+                .await?,
+        )
     }
 
     /// Sends commands and returns their replies in order. An atomic pipeline only reads and is sent
@@ -242,7 +246,10 @@ impl ServerConnection {
                 .run_idempotent(&script::READ, pipe.cmd_iter().flat_map(words).collect())
                 .await;
         }
-        self.parse(self.send_with_retries(Request::Pipe(pipe), Certainty::Done).await?)
+        self.parse(
+            self.send_with_retries(Request::Pipe(pipe), Certainty::Done)
+                .await?,
+        )
     }
 
     /// Sends one command.
