@@ -393,7 +393,7 @@ async fn refuses_a_late_duplicate_of_a_call() {
         error.to_string().contains("a finished call was sent again"),
         "{error}"
     );
-    assert_eq!(server.command(&["HLEN", "raddle:{x}:spec"]), ":1");
+    assert_eq!(server.command(&["HLEN", "raddle:{x}:specs"]), ":1");
 }
 
 /// Replies are kept for callers that may repeat their call, and no longer.
@@ -648,7 +648,7 @@ async fn resolves_a_short_id_quickly_with_an_old_first_task() {
         "5|default| 1000 - \n{}",
         serde_json::to_string(&task("old").spec).unwrap()
     );
-    server.command(&["HSET", "raddle:{x}:spec", &old.to_string(), &stored]);
+    server.command(&["HSET", "raddle:{x}:specs", &old.to_string(), &stored]);
     let broker = open(&server.url("x")).await.unwrap();
     let tid = broker.submit(vec![task("one")]).await.unwrap()[0].tid();
     let began = Instant::now();
@@ -676,10 +676,10 @@ async fn an_unreadable_record_leaves_other_tasks_claimable() {
         .await
         .unwrap();
     let tid = stored[1].tid().to_string();
-    server.command(&["HSET", "raddle:{x}:task", &tid, "nonsense"]);
+    server.command(&["HSET", "raddle:{x}:records", &tid, "nonsense"]);
     let error = broker.claim(request(worker, 3)).await.unwrap_err();
     assert!(error.to_string().contains("cannot be read"), "{error}");
-    server.command(&["HDEL", "raddle:{x}:task", &tid]);
+    server.command(&["HDEL", "raddle:{x}:records", &tid]);
     let claims = broker.claim(request(worker, 3)).await.unwrap();
     let claimed: Vec<_> = claims.iter().map(|claim| claim.attempt_id.tid).collect();
     assert_eq!(

@@ -291,13 +291,13 @@ async fn wait_aof_needs_redis_7_2() {
 #[tokio::test]
 async fn refuses_a_namespace_of_another_program() {
     let server = Server::start();
-    server.command(&["SET", "raddle:{x}:spec", "theirs"]);
+    server.command(&["SET", "raddle:{x}:specs", "theirs"]);
     let error = open_error(&server.url("x")).await;
     assert!(matches!(error, Error::Taken { .. }), "{error}");
     assert!(error.to_string().contains("?namespace="), "{error}");
     assert!(
         server
-            .command(&["GET", "raddle:{x}:spec"])
+            .command(&["GET", "raddle:{x}:specs"])
             .ends_with("theirs")
     );
     let broker = open(&server.url("y")).await.unwrap();

@@ -199,7 +199,7 @@ async fn a_write_waits_for_replicas_and_reports_missing_ones() {
     patient.submit(vec![task("together")]).await.unwrap();
     wait_until("the replica has both", || {
         replica
-            .command(&["HLEN", "raddle:{x}:spec"])
+            .command(&["HLEN", "raddle:{x}:specs"])
             .ends_with(":2")
     });
 

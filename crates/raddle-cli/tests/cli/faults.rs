@@ -566,7 +566,7 @@ fn requeues_a_task_whose_completion_is_refused() {
         set -eu
         raddle run -- true
         db() { sqlite3 -cmd '.timeout 20000' .raddle/raddle.db "$1"; }
-        for table in 'INSERT ON done' 'DELETE ON active'; do
+        for table in 'INSERT ON finished' 'DELETE ON active'; do
             raddle worker start --concurrency 1 >worker
             tid=$(raddle submit -- sh -c 'echo ran >>ran; while ! [ -e go ]; do sleep 0.01; done')
             until raddle task status --json "$tid" | grep -q '"running"'; do sleep 0.02; done

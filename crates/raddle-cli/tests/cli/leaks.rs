@@ -149,9 +149,9 @@ case $task in *'[2]'*) exit 3 ;; esac
 echo '{"result":1}'
 "#;
 
-/// The number of elements of each key that has any. The answers in `meta` go by themselves, and its
-/// words are counters; a list by which workers of a partition are woken has a few elements at most,
-/// for as long as there is the partition.
+/// The number of elements of each key that has any. Replies in `meta` expire, and its fields in
+/// letters are counters. The list that wakes workers of a partition has a few elements at most, for
+/// as long as the partition exists.
 const REDIS_ELEMENTS: &str = r#"
 local counts = { string = 'STRLEN', hash = 'HLEN', set = 'SCARD', zset = 'ZCARD', list = 'LLEN', stream = 'XLEN' }
 local prefix, found = 'raddle:{cli}:', {}
@@ -163,14 +163,14 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
     for _, field in ipairs(redis.call('HKEYS', key)) do
       if not string.match(field, '^%a+$') and not string.match(field, '^%x+:%d+:%d+$') then n = n + 1 end
     end
-  elseif name == 'count' then
+  elseif name == 'counters' then
     n = 0
     for _, value in ipairs(redis.call('HVALS', key)) do
       if value ~= '0' then n = n + 1 end
     end
-  elseif name == 'parts' then
+  elseif name == 'partitions' then
     n = 0
-  elseif redis.call('SISMEMBER', prefix .. 'parts', string.match(name, '^ready:(.*)') or '') == 1 then
+  elseif redis.call('SISMEMBER', prefix .. 'partitions', string.match(name, '^wake:partition:(.*)') or '') == 1 then
     n = 0
   end
   if n > 0 then found[#found + 1] = name .. ' ' .. n end
@@ -205,12 +205,12 @@ impl Engine {
     fn expire_records(self, world: &World) {
         let script = match self {
             Self::Sqlite => {
-                "sqlite3 -cmd '.timeout 20000' .raddle/raddle.db \"UPDATE done SET expires_at = 0;
+                "sqlite3 -cmd '.timeout 20000' .raddle/raddle.db \"UPDATE finished SET expires_at = 0;
                  DELETE FROM meta WHERE key IN ('next_expiry', 'round_expiry', 'swept_done')\""
             }
             Self::Redis => {
                 "redis-cli -s redis.sock EVAL \"for _, tid in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-                 redis.call('ZADD', KEYS[1], 0, tid) end\" 1 'raddle:{cli}:expiry'"
+                 redis.call('ZADD', KEYS[1], 0, tid) end\" 1 'raddle:{cli}:retention'"
             }
         };
         world.bash(script).ok();
@@ -219,10 +219,10 @@ impl Engine {
     /// The stored rows and keys, one line for each kind.
     fn elements(self, world: &World) -> String {
         let script = match self {
-            // Meta has counters, and `parts` the queues and capabilities that tasks have named.
+            // Meta has counters, and `partitions` the queues and capabilities that tasks have named.
             Self::Sqlite => {
                 "db() { sqlite3 -cmd '.timeout 20000' .raddle/raddle.db \"$1\"; }
-                 for table in $(db \"SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('meta', 'parts')\"); do
+                 for table in $(db \"SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('meta', 'partitions')\"); do
                      n=$(db \"SELECT count(*) FROM $table\"); [ $n = 0 ] || echo $table $n
                  done
                  db \"SELECT 'meta ' || key FROM meta WHERE key GLOB '*[0-9]*'\""

@@ -100,8 +100,8 @@ fn receiver(receiver: &syn::Receiver) -> Result<Argument> {
         ReceiverKind::Value => false,
         ReceiverKind::Reference(_, None, None) => true,
         ReceiverKind::Reference(_, _, Some(_)) => {
-            let message = "a routine has a copy of `self`, in another process, and what it changes there is lost: \
-                           take `self`, and return what has become of it";
+            let message = "a routine has a copy of `self` in another process, so its changes are lost: \
+                           take `self`, and return the changed value";
             return Err(Error::new_spanned(receiver, message));
         }
         _ => {

@@ -79,7 +79,7 @@ fn refuses_invalid_impl_blocks() {
         "the functions of a trait": impl Clone for Point { #[routine] fn f() {} }
         "a type with a name": impl [u8] { #[routine] fn f() {} }
         "nothing in here": impl Point { fn f() {} }
-        "its changes are lost": impl Point { #[raddle::routine] fn f(&mut self) {} }
+        "so its changes are lost": impl Point { #[raddle::routine] fn f(&mut self) {} }
         "takes `self` or `&self`": impl Point { #[raddle::routine] fn f(self: Box<Self>) {} }
         "takes `self` or `&self`": impl Point { #[raddle::routine] fn f(&'static self) {} }
         "take `self`": impl Point { #[routine] fn f(&self) -> impl Stream<Item = u8> { s } }
