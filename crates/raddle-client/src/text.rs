@@ -1,6 +1,9 @@
 //! Text about tasks and workers, for people.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
+use raddle_model::{Progress, Target, TaskView};
 
 /// Formats a time to the second.
 pub fn time(at: Timestamp) -> String {
@@ -22,4 +25,92 @@ pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()
+}
+
+/// The time since `then`: `3s`, `5m`, `2h`, `4d`.
+pub fn age(then: Timestamp, now: Timestamp) -> String {
+    one_unit(Duration::try_from(now.duration_since(then)).unwrap_or_default())
+}
+
+/// A duration with one unit: `3s`, `5m`, `2h`, `4d`.
+pub fn one_unit(length: Duration) -> String {
+    match length.as_secs() {
+        secs @ 0..120 => format!("{secs}s"),
+        secs @ 120..7_200 => format!("{}m", secs / 60),
+        secs @ 7_200..172_800 => format!("{}h", secs / 3600),
+        secs => format!("{}d", secs / 86_400),
+    }
+}
+
+/// A duration to about three digits: `12ms`, `1.2s`, `5m`.
+pub fn three_digits(length: Duration) -> String {
+    match length.as_millis() {
+        millis @ 0..1_000 => format!("{millis}ms"),
+        1_000..100_000 => format!("{:.1}s", length.as_secs_f64()),
+        _ => one_unit(length),
+    }
+}
+
+/// The reported progress of a task.
+pub fn progress(progress: &Progress) -> String {
+    match (progress.percent, progress.message.as_str()) {
+        (Some(percent), "") => format!("{percent:.0} %"),
+        (Some(percent), message) => format!("{percent:.0} %, {message}"),
+        (None, message) => message.to_owned(),
+    }
+}
+
+/// The target of a task as text: the words of a command, or the name of a routine.
+pub fn target_text(task: &TaskView) -> String {
+    match &task.spec.target {
+        Target::Command(argv) => argv.join(" "),
+        Target::Routine(name) => format!("routine {name}"),
+        Target::Handler(name) => format!("handler {name}"),
+        Target::Service(name) => format!("service {name}"),
+        Target::Request(text) => format!("request {text}"),
+        _ => "unknown".into(),
+    }
+}
+
+/// What a list says about a task beside its state: how it ended, and why it is held back.
+pub fn note(task: &TaskView, now: Timestamp) -> String {
+    let exit = task
+        .report
+        .as_ref()
+        .filter(|report| !report.exit.is_success())
+        .map(|report| report.exit.to_string());
+    let mut notes: Vec<String> = exit.into_iter().collect();
+    if task.paused {
+        notes.push("paused".into());
+    }
+    if task.dead {
+        notes.push("dead letter".into());
+    }
+    if let Some(at) = task
+        .run_at
+        .filter(|at| !task.state.is_terminal() && *at > now)
+    {
+        notes.push(format!("not before {}", time(at)));
+    }
+    notes.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_one_unit() {
+        let shown: Vec<_> = [0, 119, 120, 7_199, 7_200, 172_799, 172_800]
+            .map(Duration::from_secs)
+            .map(one_unit)
+            .into();
+        assert_eq!(shown, ["0s", "119s", "2m", "119m", "2h", "47h", "2d"]);
+        assert_eq!(
+            [7, 1_250, 200_000]
+                .map(Duration::from_millis)
+                .map(three_digits),
+            ["7ms", "1.2s", "3m"]
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! `raddle tid` and `raddle task status`: one task or worker.
 
 use jiff::Timestamp;
+use raddle_client::text::target_text;
 use raddle_model::{Target, TaskView, Tid};
 use raddle_view::task::{attempt_limits, expiry, lost_output, return_value, run_time, task_record};
 use serde_json::json;
@@ -176,16 +177,4 @@ fn state_text(task: &TaskView) -> String {
         text.push_str(", in the dead-letter queue");
     }
     text
-}
-
-/// The target of a task as text.
-pub(super) fn target_text(task: &TaskView) -> String {
-    match &task.spec.target {
-        Target::Command(argv) => argv.join(" "),
-        Target::Routine(name) => format!("routine {name}"),
-        Target::Handler(name) => format!("handler {name}"),
-        Target::Service(name) => format!("service {name}"),
-        Target::Request(text) => format!("request {text}"),
-        _ => "unknown".into(),
-    }
 }

@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 use raddle_broker::TaskFilter;
+use raddle_client::text::{note, target_text};
 use raddle_model::{TaskState, TaskView};
 use raddle_view::task::{run_time, task_record};
 
-use super::inspect::target_text;
 use crate::{
     args::ListArgs,
     context::Context,
@@ -80,26 +80,4 @@ fn colour(task: &TaskView) -> Option<Colour> {
         TaskState::Spawning | TaskState::Running => Some(Colour::Cyan),
         _ => None,
     }
-}
-
-fn note(task: &TaskView, now: Timestamp) -> String {
-    let exit = task
-        .report
-        .as_ref()
-        .filter(|report| !report.exit.is_success())
-        .map(|report| report.exit.to_string());
-    let mut notes: Vec<String> = exit.into_iter().collect();
-    if task.paused {
-        notes.push("paused".into());
-    }
-    if task.dead {
-        notes.push("dead letter".into());
-    }
-    if let Some(at) = task
-        .run_at
-        .filter(|at| !task.state.is_terminal() && *at > now)
-    {
-        notes.push(format!("not before {}", format::time(at)));
-    }
-    notes.join(", ")
 }
