@@ -23,7 +23,8 @@ use crate::{
     },
 };
 
-/// Length of a manager's lease.
+/// Default lease of workers, managers and pool workers. A dead one is replaced within seconds. A
+/// slow one is not: it renews four times per lease.
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Pause after a broker error.
 const ERROR_PAUSE: Duration = Duration::from_millis(500);

@@ -10,8 +10,8 @@
 //!
 //! A worker that refuses calls for a temporary reason is not removed but ejected for a while; then
 //! one call tries it. Trying a worker that refuses at once, or that cannot be connected to, costs
-//! that call almost nothing, so the backoff behavior not grow: calls return soon after the worker
-//! behavior. Pure: events and times are arguments.
+//! that call almost nothing, so the backoff does not grow: calls return soon after the worker
+//! does. Pure: events and times are arguments.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ impl BreakerState {
             }
             (HealthEvent::Unavailable, Self::HalfOpen { .. }) => Self::ejected(1, now),
             // The call was made because all others had failed, or started before the ejection. The
-            // cause is the same, so the backoff behavior not grow.
+            // cause is the same, so the backoff does not grow.
             (HealthEvent::Failed | HealthEvent::Unavailable, Self::Ejected { .. }) => self,
             (HealthEvent::Started, Self::Ejected { until, times }) if until <= now => {
                 Self::HalfOpen { times }

@@ -172,7 +172,7 @@ impl InFlightCall {
     fn record_abandoned(&self) {
         let now = Instant::now();
         // A caller that gave up early says nothing about the worker; one that waited for its whole
-        // timeout behavior. 90 % of it, because the caller's own timer may fire a little earlier.
+        // timeout does. 90 % of it, because the caller's own timer may fire a little earlier.
         let waited = self
             .sent_at
             .map_or(Duration::ZERO, |sent| now.saturating_duration_since(sent));

@@ -13,7 +13,7 @@ use super::Balancer;
 pub type MakeBalancer = BoxFuture<'static, Arc<dyn Balancer>>;
 
 /// Conversion into a pool's balancer: from a [`Balancer`], from a function that returns one, or
-/// from an `async` function that behavior. A function is called once, when the pool starts. The
+/// from an `async` function that does. A function is called once, when the pool starts. The
 /// balancer is dropped with the pool.
 ///
 /// `Kind` tells these apart, and is inferred.

@@ -17,7 +17,7 @@ use crate::{
 /// Prefers, of two random workers, the one with the lower expected latency: recent latency times
 /// calls in flight.
 ///
-/// Two choices are enough to avoid nearly all busy workers, at a cost that behavior not depend on
+/// Two choices are enough to avoid nearly all busy workers, at a cost that does not depend on
 /// their number, and callers do not all run to the one worker that looks best. The first slow call
 /// shows that a worker is slow; it regains calls gradually.
 #[derive(Clone, Copy, Debug, Default)]

@@ -37,7 +37,7 @@ impl Balancer for RoundRobin {
 }
 
 /// The next worker in turn. One that is no candidate misses its turn, so that its neighbour
-/// behavior not get twice as many calls.
+/// does not get twice as many calls.
 pub(super) fn choose(candidates: &Candidates<'_>, take_turn: impl Fn() -> usize) -> Option<usize> {
     let count = candidates.worker_count();
     let in_turn = (0..count)

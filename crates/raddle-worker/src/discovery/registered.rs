@@ -10,10 +10,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{registration::WorkerLease, worker::lease_renewal::RenewerThread};
+use crate::{
+    registration::{LEASE, WorkerLease},
+    worker::lease_renewal::RenewerThread,
+};
 
-/// Length of its lease, as for a task worker.
-const LEASE: Duration = Duration::from_secs(3);
 /// Pause before registering is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long a publisher waits for the first registration. After that it goes on in the background.

@@ -77,9 +77,6 @@ pub struct Options {
     pub paused: bool,
 }
 
-/// Default lease. A dead worker is replaced within seconds. A slow one is not: it renews four times
-/// per lease.
-const LEASE: Duration = Duration::from_secs(3);
 const GRACE: Duration = Duration::from_secs(5);
 /// As long as a Redis server may be unreachable: both are usually started by the same supervisor.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
@@ -136,7 +133,7 @@ impl Options {
             max_tasks: None,
             max_uptime: None,
             only: tid,
-            lease: LEASE,
+            lease: crate::registration::LEASE,
             grace: GRACE,
             time_limits: TimeLimits::default(),
             give_up_after: GIVE_UP_AFTER,

@@ -83,7 +83,7 @@ impl Balancer for Last {
     }
 }
 
-/// Names an index that behavior not exist.
+/// Names an index that does not exist.
 struct InvalidIndex;
 
 #[async_trait]

@@ -22,7 +22,7 @@ async fn soon<F: Future>(future: F) -> F::Output {
 }
 
 /// Pauses the clock while sockets go on, so that a busy machine changes no timing. The clock
-/// behavior not move until the test advances it: tokio behavior not advance a paused clock while a
+/// does not move until the test advances it: tokio does not advance a paused clock while a
 /// blocking task runs.
 struct StoppedClock {
     _until_dropped: std::sync::mpsc::Sender<()>,
