@@ -8,7 +8,7 @@ use std::{
 use crate::{
     DEV, build_program,
     count::{self, Count},
-    crates, install, step,
+    crates, install, lint_words, step,
 };
 
 /// Features of the workspace that are off by default and are tested.
@@ -79,6 +79,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         doc.env("RUSTDOCFLAGS", "-D warnings");
         run.step("documentation", doc);
     }
+    run.check("words", lint_words::check());
     deny(&mut run);
     run.check("number of crates", crates::check_number());
 

@@ -72,7 +72,7 @@ pub fn target_text(task: &TaskView) -> String {
     }
 }
 
-/// What a list says about a task beside its state: how it ended, and why it is held back.
+/// A note for lists, beside the state of a task: how it ended, and why it is held back.
 pub fn note(task: &TaskView, now: Timestamp) -> String {
     let exit = task
         .report
