@@ -161,7 +161,7 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   if name == 'meta' then
     n = 0
     for _, field in ipairs(redis.call('HKEYS', key)) do
-      if not string.match(field, '^%a+$') and not string.match(field, '^%x+:%d+:%d+$') then n = n + 1 end
+      if not string.match(field, '^[%a_]+$') and not string.match(field, '^%x+:%d+:%d+$') then n = n + 1 end
     end
   elseif name == 'counters' then
     n = 0
