@@ -70,7 +70,7 @@ pub(crate) trait WorkerSource: Send + Sync + 'static {
 pub(crate) enum DemandOutcome {
     /// A worker has become ready.
     Arrived,
-    /// None will: the pool is complete, or stopping.
+    /// No worker will become ready: the pool is complete, or stopping.
     Unavailable,
     /// A worker follows later: workers crash, and the next one starts after a backoff.
     BackedOff,

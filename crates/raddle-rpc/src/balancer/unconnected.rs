@@ -36,7 +36,7 @@ impl Unconnected {
     }
 
     /// Connects to some of the workers, until one is connected, which is a candidate from then on.
-    /// Returns those that failed; `None` if no worker was left.
+    /// Returns the workers that failed; `None` if no worker was left.
     pub(super) async fn connect_any(
         &mut self,
         workers: &[Endpoint],

@@ -369,8 +369,8 @@ async fn read(socket: Arc<LinkSocket>, readable: AsyncFd<File>, link: Arc<LinkSt
 async fn write(link: Arc<LinkState>) {
     // No timeout: `watch` decides whether the worker is still alive.
     if let Err(error) = Arc::clone(&link.writer).write(Duration::MAX).await {
-        // `read` sees the end too, and what the worker sent before, such as that it left
-        // gracefully: give it time.
+        // `read` sees the end too, after what the worker sent before, such as a `Leave`: give
+        // `read` time to receive that.
         sleep(DRAIN_TIME).await;
         link.close_calls(&format!("the connection broke ({error})"), LinkEnd::Broken);
     }
@@ -394,7 +394,7 @@ async fn watch(link: Arc<LinkState>, socket: Arc<LinkSocket>) {
             continue;
         }
         let has_moved = link.writer.has_moved() || was_stalled;
-        // Costs a system call, so only when the worker is silent.
+        // This costs a system call, so make it only when the worker is silent.
         let acknowledged = if has_received {
             None
         } else {

@@ -399,7 +399,7 @@ impl Executor {
         calls.running.len()
     }
 
-    /// Cancels all calls, and tells their callers. Returns how many.
+    /// Cancels all calls, and notifies their callers. Returns how many there were.
     pub(super) fn cancel_all(&self) -> usize {
         let all = self.running(|_| true);
         for running in &all {

@@ -162,7 +162,7 @@ impl LinkServer {
         self.all().iter().for_each(|link| link.read_on(runtime));
     }
 
-    /// Closes all links gracefully. Returns when everything was sent, or after `patience`.
+    /// Closes all links gracefully. Returns when everything was sent, or after `limit`.
     pub(super) async fn close_all(&self, limit: Duration) {
         self.lock().is_closed = true;
         self.all()

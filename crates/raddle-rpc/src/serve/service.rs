@@ -208,7 +208,8 @@ impl Stream for DispatchStream {
                 value: body,
                 ..exception
             }),
-            // `begin` has checked the encoding already, so `encodings` is empty.
+            // `Executor::start_call` checks the encoding before this stream exists, so `encodings`
+            // is empty.
             answer::What::Refusal(v1::Refusal { code, message, .. }) => {
                 return Poll::Ready(Some(Err(Status::new(code.into(), message))));
             }
