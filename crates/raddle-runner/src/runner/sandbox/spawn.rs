@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{message::SandboxConfig, sys};
 
-/// Maximum wait for the shim's report. No working system takes that long.
+/// Maximum wait for the shim's report. No working kernel takes that long.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A command that has started in a sandbox.
@@ -210,7 +210,7 @@ fn start(
     }
 }
 
-/// Whether the system refuses namespaces in general, as opposed to a temporary shortage.
+/// Whether the kernel refuses namespaces in general, as opposed to a temporary shortage.
 fn refuses_namespaces(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
