@@ -417,8 +417,8 @@ impl ProxyBuilder {
 
 /// Logs once per process.
 fn warn_unauthenticated() {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
         tracing::warn!(
             "any host with a certificate of the CA can pose as a worker: set the expected names, or issue certificates of callers with `raddle cert issue --caller`"
         );

@@ -222,8 +222,8 @@ impl Drop for InFlightCall {
 /// The health event that an error implies.
 fn health_event(error: &RpcError) -> Option<HealthEvent> {
     match (error.class(), error.code) {
-        // The worker is there and decides for itself. A full worker accepts calls again as soon as
-        // it has room.
+        // The worker is alive and has decided about the call. A full worker accepts calls again as
+        // soon as it has room.
         (ErrorClass::Mismatch, _)
         | (ErrorClass::Transient, Code::ResourceExhausted)
         | (ErrorClass::Call, Code::InvalidArgument) => Some(HealthEvent::Succeeded),

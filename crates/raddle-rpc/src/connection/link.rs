@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-/// How long `read` may take to receive what the worker sent before it closed.
+/// How long `read` may take to receive what the worker sent before it closed the link.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// When the probe timer fires this late, this process itself was stopped or starved.
@@ -116,7 +116,7 @@ pub(crate) struct LinkCall {
     id: u64,
     slot: Arc<CallSlot>,
     link: Arc<LinkState>,
-    /// Weight of the items read since credit was last given.
+    /// Weight of the items read since credit was last granted.
     read_weight: u32,
     is_finished: bool,
 }

@@ -200,8 +200,8 @@ impl LinkWriter {
             sent,
             ..
         } = &mut *state;
-        let now = current_ends.iter().filter(|(_, end)| end > sent);
-        let unsent = now
+        let in_current = current_ends.iter().filter(|(_, end)| end > sent);
+        let unsent = in_current
             .chain(queued_ends.iter())
             .map(|(id, _)| *id)
             .chain(large.iter().map(|large| large.id))

@@ -453,7 +453,7 @@ impl WorkerSource for WorkerDemand {
 
 impl fmt::Debug for PoolSupervisor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keeper")
+        f.debug_struct("PoolSupervisor")
             .field("state", &*self.state.borrow())
             .finish_non_exhaustive()
     }
