@@ -1,6 +1,6 @@
-//! The file system of a sandboxed command: the operating system's directories, read-only; `/scratch` and
-//! `/tmp` in memory, which vanish with the sandbox; a few devices; its own processes; and the
-//! mounts of its task.
+//! The file system of a sandboxed command: the operating system's directories, read-only;
+//! `/scratch` and `/tmp` in memory, which vanish with the sandbox; a few devices; its own
+//! processes; and the mounts of its task.
 
 use std::{
     ffi::CString,
