@@ -98,13 +98,13 @@ fn object_or_message<'de, D: Deserializer<'de>, T: Deserialize<'de> + From<Strin
 ) -> Result<T, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a text, or an object with 'message'")]
-    enum ErrorForm<T> {
+    enum MessageForm<T> {
         Text(String),
         Whole(T),
     }
-    Ok(match ErrorForm::deserialize(deserializer)? {
-        ErrorForm::Text(message) => T::from(message),
-        ErrorForm::Whole(whole) => whole,
+    Ok(match MessageForm::deserialize(deserializer)? {
+        MessageForm::Text(message) => T::from(message),
+        MessageForm::Whole(whole) => whole,
     })
 }
 
