@@ -279,8 +279,8 @@ impl HubState {
     }
 }
 
-/// Starts a daemon on the selected interfaces. `mdns-sd` starts on all interfaces, but sends nothing
-/// before this function has selected them.
+/// Starts a daemon on the selected interfaces. `mdns-sd` starts on all interfaces, but sends
+/// nothing before this function has selected them.
 fn start_daemon(filter: &InterfaceFilter) -> io::Result<ServiceDaemon> {
     let begin = || {
         let daemon = ServiceDaemon::new()?;
