@@ -165,8 +165,8 @@ impl PreparedAttempt {
             ExecTarget::Function(name) if start.sandbox.is_some() => {
                 Some(Executable::function(name)?)
             }
-            // Checked here, because an error in the forked process could not be told from an error
-            // of the function.
+            // Checked here, because an error in the forked process would look like an error of the
+            // function.
             ExecTarget::Function(_) => match start.cwd.as_deref().and_then(unusable_directory) {
                 Some(exit) => return Err(exit),
                 None => None,

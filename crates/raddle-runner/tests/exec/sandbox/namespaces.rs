@@ -63,7 +63,7 @@ async fn concurrent_attempts_have_separate_networks() {
     assert_eq!(networks.len(), rigs.len() + 1, "{networks:?}");
     for mut rig in rigs {
         kill(&mut rig).await;
-        // Only an attempt that asks for it is in the host's.
+        // Only an attempt that requests the host's network is in it.
         assert_eq!(start(&mut rig, "host").await.1, host());
         kill(&mut rig).await;
         rig.finish().await;
