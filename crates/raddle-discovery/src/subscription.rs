@@ -62,8 +62,8 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// The pause between two polls of a discovery: `most`, or less if a recheck is requested, but at
-/// least `least`.
+/// Waits between two polls of a discovery: for `most`, or less if a recheck is requested, but at
+/// least for `least`.
 pub async fn wait_for_recheck(rechecks: &mut watch::Receiver<()>, least: Duration, most: Duration) {
     sleep(least).await;
     let _ = timeout(most.saturating_sub(least), rechecks.changed()).await;

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use super::{DiscoveryEvent, Subscription};
 use crate::{WorkerMetadata, WorkerUid};
 
-/// Events arrive at once; the time is for busy machines.
+/// Time limit of each wait: events arrive at once, but a machine may be busy.
 const SOON: Duration = Duration::from_secs(60);
 
 pub(super) async fn soon<F: Future>(future: F) -> F::Output {

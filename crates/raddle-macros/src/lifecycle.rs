@@ -59,7 +59,7 @@ pub(crate) fn expand(stage: Stage, options: TokenStream, item: TokenStream) -> R
     });
     let call = quote!(#ident(#(#given),*) #wait);
     let is_result = match &sig.output {
-        ReturnType::Type(_, of) => matches!(bare(of), Type::Path(path)
+        ReturnType::Type(_, ty) => matches!(bare(ty), Type::Path(path)
             if path.path.segments.last().is_some_and(|last| last.ident == "Result")),
         ReturnType::Default => false,
     };

@@ -2,9 +2,9 @@
 //! container supervisor and process 1, remote broker.
 //!
 //! A frame is a length (four bytes, little-endian) and a body of that length: one serde value in
-//! MessagePack, with field names. Without the names an internally tagged enum could not be told
-//! from a tuple. File descriptors travel beside a frame (`SCM_RIGHTS`); the codec does not handle
-//! them.
+//! MessagePack, with field names. Without the names, a reader could not distinguish an internally
+//! tagged enum from a tuple. File descriptors travel beside a frame (`SCM_RIGHTS`); the codec does
+//! not handle them.
 //!
 //! Each side treats the other as hostile: lengths and nesting have a maximum, and memory grows with
 //! the bytes that have arrived, not with the announced length. After [`Decoder`] returns an error,

@@ -19,8 +19,8 @@ pub const LOSSES_ALLOWED: u32 = 3;
 /// worker immediately looks the same each time, so after this many attempts the loss is charged.
 pub const UNCHARGED_ATTEMPTS: u32 = 10;
 
-/// How long a task waits that a worker could not start: it had no handler, or the operating system
-/// had no resources.
+/// How long a task waits after a worker could not start it: the worker had no handler, or the
+/// operating system had no resources.
 const NOT_STARTED_PAUSE: Duration = Duration::from_secs(5);
 
 /// The history of a task, as far as decisions need it.

@@ -98,13 +98,13 @@ fn object_or_message<'de, D: Deserializer<'de>, T: Deserialize<'de> + From<Strin
 ) -> Result<T, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a text, or an object with 'message'")]
-    enum ErrorForm<T> {
+    enum MessageForm<T> {
         Text(String),
         Whole(T),
     }
-    Ok(match ErrorForm::deserialize(deserializer)? {
-        ErrorForm::Text(message) => T::from(message),
-        ErrorForm::Whole(whole) => whole,
+    Ok(match MessageForm::deserialize(deserializer)? {
+        MessageForm::Text(message) => T::from(message),
+        MessageForm::Whole(whole) => whole,
     })
 }
 
@@ -211,8 +211,8 @@ impl ReplyParser {
         output
     }
 
-    /// Returns the error if the reply is malformed. There is no point in letting the process go on
-    /// then.
+    /// Returns the error if the reply is malformed. The caller should then end the process: no
+    /// further output counts.
     pub fn malformed(&self) -> Option<&MalformedReply> {
         self.malformed.as_ref()
     }
@@ -261,7 +261,7 @@ impl ReplyParser {
             self.parse_line(&rest);
         }
         if !matches!(exit, ExitStatus::Code { .. }) {
-            // The process did not exit by itself: that outweighs anything it wrote.
+            // The process did not exit by itself: its exit status outweighs anything it wrote.
             return (exit, None);
         }
         match (self.malformed, self.answer) {

@@ -223,7 +223,7 @@ impl WorkerStatus {
     }
 
     /// Returns whether tasks may be routed to the worker. A spawner that backs off
-    /// qualifies: it tries again, and the tasks are meant to run where its workers run.
+    /// qualifies: it retries, and the tasks are meant to run where its workers run.
     pub fn takes(self) -> bool {
         matches!(self, Self::Active | Self::BackingOff)
     }

@@ -17,7 +17,7 @@ pub fn taken_from(worker: Tid, has_begun: bool, attempt: u32) -> LostTaskOutcome
     if has_begun || attempt > UNCHARGED_ATTEMPTS {
         return LostTaskOutcome::Ended(worker_lost(worker));
     }
-    // The task is not known to have run, so the worker died of something else.
+    // The task is not known to have run, so assume that the worker died of another cause.
     LostTaskOutcome::Back(
         TaskEventKind::Reclaimed,
         "its worker was gone before it began".into(),

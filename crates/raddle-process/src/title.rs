@@ -2,7 +2,7 @@
 //!
 //! The kernel shows the memory in which `exec` placed the arguments. This module overwrites that
 //! memory, after it has moved the environment behind it away to make room. This needs no privileges
-//! and no helper process. The content of a title is decided elsewhere (`raddle_model::title`).
+//! and no helper process. `raddle_model::title` formats the content of a title.
 
 use std::{
     ffi::{CStr, CString, c_char},

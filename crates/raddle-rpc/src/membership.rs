@@ -40,7 +40,8 @@ impl PoolKey {
         STARTING_POOL.try_with(Clone::clone).ok()
     }
 
-    /// Runs the start of a worker, to which `of_starting_pool` gives the key.
+    /// Runs the start of a worker, for which [`of_starting_pool`](Self::of_starting_pool) returns
+    /// this key.
     pub(crate) async fn run_start<F: Future>(self, start: F) -> F::Output {
         STARTING_POOL.scope(self, start).await
     }

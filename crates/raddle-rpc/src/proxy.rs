@@ -70,7 +70,7 @@ pub(crate) trait WorkerSource: Send + Sync + 'static {
 pub(crate) enum DemandOutcome {
     /// A worker has become ready.
     Arrived,
-    /// None will: the pool is complete, or stopping.
+    /// No worker will become ready: the pool is complete, or stopping.
     Unavailable,
     /// A worker follows later: workers crash, and the next one starts after a backoff.
     BackedOff,
@@ -417,8 +417,8 @@ impl ProxyBuilder {
 
 /// Logs once per process.
 fn warn_unauthenticated() {
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
         tracing::warn!(
             "any host with a certificate of the CA can pose as a worker: set the expected names, or issue certificates of callers with `raddle cert issue --caller`"
         );

@@ -114,7 +114,7 @@ impl CgroupDelegation {
         let set_limits = || {
             if let Some(mb) = limits.memory_mb.filter(|_| self.controllers.memory) {
                 write(&dir, "memory.max", &mb.saturating_mul(1 << 20).to_string())?;
-                // Missing without swap accounting.
+                // The file is missing without swap accounting.
                 let _ = write(&dir, "memory.swap.max", "0");
                 write(&dir, "memory.oom.group", "1")?;
             }
@@ -328,7 +328,7 @@ fn is_writable(dir: &Path) -> bool {
 }
 
 fn write(dir: &Path, file: &str, value: &str) -> io::Result<()> {
-    // Never created: a missing file is a feature that the kernel does not have.
+    // Do not create the file: a missing one is a feature that the kernel does not have.
     io::Write::write_all(
         &mut OpenOptions::new().write(true).open(dir.join(file))?,
         value.as_bytes(),

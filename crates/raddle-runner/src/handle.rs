@@ -81,7 +81,7 @@ pub struct RunnerLost {
 }
 
 impl RunnerLost {
-    /// Whether the runner could not be set up because the system refused a resource. It ran
+    /// Whether the runner could not be set up because the kernel refused a resource. It ran
     /// nothing, and it was not killed.
     pub fn never_started(&self) -> bool {
         self.never_started

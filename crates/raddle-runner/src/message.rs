@@ -78,7 +78,7 @@ impl ExecRequest {
 pub struct SandboxConfig {
     /// Network endpoints that the attempt may reach.
     pub network: NetworkPolicy,
-    /// Whether the sandbox may omit layers that the system refuses. If not, a refused layer fails
+    /// Whether the sandbox may omit layers that the kernel refuses. If not, a refused layer fails
     /// the attempt.
     pub fallback: bool,
     /// Host directory that appears inside as [`HANDLER`]: read-only, and the working directory.

@@ -31,7 +31,7 @@ pub fn orphaned_attempts() -> HashSet<(Tid, u32)> {
         .into_iter()
         .filter_map(|pid| Some((pid, attempt_of_process(pid)?)));
     all.filter(|(pid, (tid, _))| !has_runner(*pid, *tid))
-        .map(|(_, attempt_of_process)| attempt_of_process)
+        .map(|(_, attempt)| attempt)
         .collect()
 }
 

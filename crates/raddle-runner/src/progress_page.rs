@@ -67,10 +67,10 @@ impl ProgressPage {
 
     /// Sets or clears the deadline of the attempt in a slot. Slots beyond the size of the page are
     /// not monitored.
-    pub fn set_deadline(&self, slot: usize, next_deadline: Option<(Tid, Duration)>) {
+    pub fn set_deadline(&self, slot: usize, deadline: Option<(Tid, Duration)>) {
         if slot < SLOTS {
-            let (task, nanos) = next_deadline.map_or((0, 0), |(tid, next_deadline)| {
-                (tid.as_u64(), next_deadline.as_nanos() as u64)
+            let (task, nanos) = deadline.map_or((0, 0), |(tid, deadline)| {
+                (tid.as_u64(), deadline.as_nanos() as u64)
             });
             let index = FIRST_SLOT + 2 * slot;
             self.0.cell(index + 1).store(task, Ordering::Relaxed);
@@ -86,9 +86,9 @@ impl ProgressPage {
             return;
         }
         let now = now.as_nanos() as u64;
-        let update = |next_deadline: u64| match (next_deadline & PAUSED != 0, paused) {
-            (false, true) if next_deadline != 0 => Some(next_deadline.saturating_sub(now) | PAUSED),
-            (true, false) => Some((next_deadline & !PAUSED) + now),
+        let update = |deadline: u64| match (deadline & PAUSED != 0, paused) {
+            (false, true) if deadline != 0 => Some(deadline.saturating_sub(now) | PAUSED),
+            (true, false) => Some((deadline & !PAUSED) + now),
             _ => None,
         };
         // `update` returns `None` if there is nothing to change.
@@ -170,14 +170,14 @@ mod tests {
         assert_eq!(
             (page.next_deadline(4), page.overdue_tasks(4, at(6))),
             (Some(at(7)), vec![]),
-            "it stands still"
+            "a paused attempt has no deadline"
         );
         page.set_paused(3, false, at(12));
         page.set_paused(3, false, at(13));
         assert_eq!(
             page.overdue_tasks(4, at(15)),
             [tid(7), tid(5)],
-            "it had three seconds left, and has them now"
+            "it has the three seconds that were left"
         );
         assert_eq!(page.overdue_tasks(4, at(14)), [tid(7)]);
         page.set_paused(0, true, at(20));

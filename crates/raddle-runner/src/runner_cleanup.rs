@@ -186,7 +186,8 @@ pub fn kill_runners_of_worker(worker: u32) {
 pub(crate) fn register_started<T>(start: impl FnOnce() -> io::Result<(u32, T)>) -> io::Result<T> {
     let mut runners = lock_runners();
     let (pid, started) = start()?;
-    // It cannot have been reaped: only its handle waits for it, and that does not exist yet.
+    // The runner cannot have been reaped: only its handle waits for it, and the handle does not
+    // exist yet.
     runners
         .get_or_insert_default()
         .insert(pid, tree::process_start_time(pid).unwrap_or_default());
@@ -245,7 +246,7 @@ mod tests {
             .map(|pid| pid.parse().unwrap())
             .collect();
         let [runner, leader] = pids[..] else {
-            panic!("two are told of: {line}")
+            panic!("expected two pids: {line}")
         };
         let own = worker.id();
         // Processes that are no children of this process are left alone.
@@ -261,10 +262,10 @@ mod tests {
         // SIGSTOP takes effect when the process is scheduled next.
         let deadline = Instant::now() + Duration::from_secs(10);
         while is_running(runner) {
-            assert!(Instant::now() < deadline, "the runner stands still");
+            assert!(Instant::now() < deadline, "the runner is suspended");
             thread::sleep(PAUSE);
         }
-        assert!(is_running(own), "the worker does not know");
+        assert!(is_running(own), "the worker itself is not stopped");
         kill_runners_of_worker(own);
         worker.wait().unwrap();
         assert!(

@@ -195,17 +195,18 @@ pub(crate) fn dup_onto(fd: BorrowedFd<'_>, target: c_int) -> io::Result<()> {
 /// The process must have one thread. Handlers of `pthread_atfork` are not called. Of the C
 /// library's own bookkeeping, only the cached thread id is kept correct.
 pub(crate) unsafe fn fork(flags: c_int, child: impl FnOnce() -> c_int) -> io::Result<u32> {
-    /// Returns the address at which the C library caches this thread's id. Not in libc.
+    /// Returns the address at which the C library caches this thread's id. The crate libc lacks the
+    /// constant.
     const PR_GET_TID_ADDRESS: c_int = 40;
-    let mut number = ptr::null_mut::<pid_t>();
-    let ignore_signal = ptr::null_mut::<pid_t>();
-    // SAFETY: `number` has space for the address, and a kernel without this request leaves it
+    let mut tid_cache = ptr::null_mut::<pid_t>();
+    let unused = ptr::null_mut::<pid_t>();
+    // SAFETY: `tid_cache` has space for the address, and a kernel without this request leaves it
     // unchanged. A clone without a stack and without shared memory is a fork. Other architectures
     // swap the last two arguments, but the flags here use only one of them, and both are the same
     // pointer.
     let pid = unsafe {
-        libc::prctl(PR_GET_TID_ADDRESS, &raw mut number);
-        let keeps = if number.is_null() {
+        libc::prctl(PR_GET_TID_ADDRESS, &raw mut tid_cache);
+        let keeps = if tid_cache.is_null() {
             0
         } else {
             libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID
@@ -213,10 +214,10 @@ pub(crate) unsafe fn fork(flags: c_int, child: impl FnOnce() -> c_int) -> io::Re
         libc::syscall(
             libc::SYS_clone,
             (flags | keeps) as libc::c_ulong,
-            ignore_signal,
-            ignore_signal,
-            number,
-            number,
+            unused,
+            unused,
+            tid_cache,
+            tid_cache,
         )
     };
     match check(pid as c_int)? {

@@ -3,7 +3,7 @@
 //!
 //! A descendant cannot escape as long as one of its ancestors is a subreaper: when its parent
 //! exits, it becomes a child of the subreaper. A walk down from the subreaper therefore finds
-//! double-forked daemons too. This module only measures; `limit_watch.rs` decides what follows.
+//! double-forked daemons too. This module decides nothing: `limit_watch.rs` and `stop.rs` do.
 
 use std::{
     collections::{HashMap, HashSet},

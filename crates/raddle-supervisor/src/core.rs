@@ -83,7 +83,7 @@ impl Supervisor {
     }
 
     /// Returns whether a stop was requested and the remaining children were killed so long ago that
-    /// they are left to the kernel.
+    /// the supervisor leaves them to the kernel.
     pub fn is_over_but_for_the_kernel(&self, now: Duration) -> bool {
         self.stop_requests > 0
             && self

@@ -1,4 +1,4 @@
-//! Backoff for workers that die before they are ready: launches become rarer. A pure decision,
+//! Backoff for children that die before they are ready: starts become rarer. A pure decision,
 //! without a clock.
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(60);
 const BACKOFF: ExponentialBackoff = ExponentialBackoff::new(FIRST, LONGEST);
 
-/// Delays launches while new workers keep dying.
+/// Delays starts while new children keep dying.
 #[derive(Debug, Default)]
 pub(crate) struct CrashLoopBackoff {
     /// Deaths in a row. Deaths within one pause count as one.
@@ -28,8 +28,8 @@ pub(crate) struct BackoffPause {
 }
 
 impl CrashLoopBackoff {
-    /// Records that a worker died before it was ready. Returns the pause that this begins, or
-    /// `None` during a pause: workers that were launched together die together, and that is logged
+    /// Records that a child died before it was ready. Returns the pause that this death begins, or
+    /// `None` during a pause: children that were started together die together, and that is logged
     /// once.
     pub(crate) fn died(&mut self, now: Duration) -> Option<BackoffPause> {
         if self.deaths > 0 && now < self.until {
@@ -44,29 +44,28 @@ impl CrashLoopBackoff {
         })
     }
 
-    /// Records that a worker became ready, which ends the crash loop. Returns whether there was
-    /// one.
+    /// Records that a child became ready, which ends the crash loop. Returns whether there was one.
     pub(crate) fn ready(&mut self) -> bool {
         std::mem::take(self).deaths > 0
     }
 
-    /// Ends the current pause, because the cause of the deaths may be gone: the next worker
-    /// launches immediately. If it dies too, the pauses continue to grow from where they were.
+    /// Ends the current pause, because the cause of the deaths may be gone: the next child starts
+    /// immediately. If it dies too, the pauses continue to grow from where they were.
     pub(crate) fn release(&mut self) {
         self.until = Duration::ZERO;
     }
 
-    /// Returns the end of the current pause, before which no worker is launched.
+    /// Returns the end of the current pause, before which no child is started.
     pub(crate) fn holds_until(&self, now: Duration) -> Option<Duration> {
         (self.deaths > 0 && now < self.until).then_some(self.until)
     }
 
-    /// Returns whether the workers launched last died before they were ready.
+    /// Returns whether the children that were started last died before they were ready.
     pub(crate) fn is_on(&self) -> bool {
         self.deaths > 0
     }
 
-    /// Returns how many workers may be starting at a time: during a crash loop only one, as a
+    /// Returns how many children may be starting at a time: during a crash loop only one, as a
     /// probe.
     pub(crate) fn max_parallel(&self, allowed: usize) -> usize {
         if self.deaths > 0 {
@@ -102,7 +101,7 @@ mod tests {
         assert_eq!(
             backoff.died(millis(101)),
             None,
-            "it was launched with the first"
+            "it was started with the first"
         );
         assert_eq!(backoff.holds_until(millis(101)), Some(millis(600)));
         assert_eq!(
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_worker_ends_the_crash_loop() {
+    fn a_ready_child_ends_the_crash_loop() {
         let mut backoff = CrashLoopBackoff::default();
         assert!(!backoff.ready());
         backoff.died(millis(0));

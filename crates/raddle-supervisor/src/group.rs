@@ -282,8 +282,8 @@ impl StartFailures {
         self.early_exits > MAX_EARLY_EXITS
     }
 
-    /// Returns whether there is a crash loop, and a child born at this time was started after its
-    /// last exit.
+    /// Returns whether there is a crash loop, and a child that was started at `started_at` came
+    /// after its last exit.
     pub(crate) fn is_loop_before(&self, started_at: Duration) -> bool {
         self.is_loop() && started_at >= self.last_early_exit
     }

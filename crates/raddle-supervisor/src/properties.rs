@@ -127,12 +127,12 @@ impl Model {
                         "two children in one slot"
                     );
                     let (replicas, on) = self.wanted[slot.group.0];
-                    assert!(on && slot.number < replicas, "more than there are to be");
+                    assert!(on && slot.number < replicas, "more children than replicas");
                     assert!(
                         self.children
                             .insert(child, (slot, StopStage::Running))
                             .is_none(),
-                        "a number came twice"
+                        "a child id was reused"
                     );
                     let of_group = |id: &&ChildId| self.children[id].0.group == slot.group;
                     let is_starting =
@@ -140,7 +140,7 @@ impl Model {
                     let starting = self.starting.iter().filter(is_starting).count();
                     assert!(
                         starting < self.policies[slot.group.0].parallel,
-                        "too many at a time"
+                        "too many starting children"
                     );
                     self.starting.insert(child);
                 }
@@ -148,7 +148,7 @@ impl Model {
                     let (_, before) = self
                         .children
                         .get_mut(&child)
-                        .expect("stopped a child that is gone");
+                        .expect("only live children are stopped");
                     assert!(
                         *before < stage,
                         "stages came out of order: {before:?}, {stage:?}"
@@ -162,7 +162,7 @@ impl Model {
             self.core
                 .wake_at(self.now)
                 .is_none_or(|millis| millis > self.now),
-            "it would be woken for ever"
+            "the deadline is in the past: the loop would spin"
         );
         self.check_counts();
     }
@@ -270,7 +270,7 @@ impl Model {
             Action::Adopts(choice) => {
                 let group = self.group(choice);
                 let child = self.core.adopt(group, self.now);
-                let slot = self.core.seat_of(child).expect("it is there");
+                let slot = self.core.seat_of(child).expect("the child is live");
                 assert!(
                     self.children.values().all(|(other, _)| *other != slot),
                     "two children in one slot"

@@ -91,7 +91,7 @@ fn replaces_a_killed_child_immediately() {
             millis(11)
         )
         .is_empty(),
-        "it was reported before"
+        "the exit was reported before"
     );
 }
 
@@ -189,7 +189,7 @@ fn restart_policy_decides_on_replacement() {
             assert_eq!(
                 started(&core.on(SupervisorEvent::Switch(GROUP, true), millis(60_002))).len(),
                 1,
-                "asked for by name"
+                "it was requested explicitly"
             );
         }
     }
@@ -206,7 +206,7 @@ fn stop_stages_come_in_order_and_on_time() {
             SupervisorEffect::Notify(SupervisorNotice::Stopping(child, StopReason::Requested)),
             SupervisorEffect::SetStopStage(child, StopStage::Draining)
         ],
-        "it may end what it does"
+        "the child may finish its work"
     );
     assert_eq!(core.wake_at(millis(100)), Some(millis(5100)));
     assert!(core.on(SupervisorEvent::Time, millis(5099)).is_empty());
@@ -225,7 +225,7 @@ fn stop_stages_come_in_order_and_on_time() {
     assert_eq!(core.wake_at(millis(7100)), Some(millis(17_100)));
     assert!(
         core.is_over_but_for_the_kernel(millis(17_100)),
-        "it cannot be killed"
+        "the kernel does not end the child"
     );
     assert!(
         core.on(
@@ -295,7 +295,7 @@ fn a_stalled_supervisor_does_not_treat_children_as_hung() {
         )),
         "{effects:?}"
     );
-    // Nor for slow to start.
+    // The stalled time does not count against a starting child either.
     let mut core = Supervisor::new([policy(1)]);
     let child = started(&core.on(SupervisorEvent::Time, millis(0)))[0];
     assert!(core.on(SupervisorEvent::Stalled, millis(60_000)).is_empty());
@@ -394,7 +394,7 @@ fn kills_only_the_hung_child() {
     core.on(SupervisorEvent::Continued(children[0]), millis(1400));
     assert!(
         core.on(SupervisorEvent::Time, millis(2399)).is_empty(),
-        "it goes on"
+        "the process continues"
     );
     core.on(SupervisorEvent::Suspended(children[0]), millis(2399));
     assert!(killed(
@@ -939,7 +939,7 @@ fn backs_off_when_on_demand_children_die_early() {
     assert_eq!(
         core.census(GROUP).backing_off,
         1,
-        "that one is ready says nothing"
+        "one ready child proves nothing"
     );
     let effects = core.on(
         SupervisorEvent::Exited(child, ChildExit::Success),
@@ -982,7 +982,7 @@ fn limits_parallel_starts() {
             millis(4)
         )
         .is_empty(),
-        "its place is gone with it"
+        "its slot is gone with it"
     );
 }
 
@@ -1019,7 +1019,7 @@ fn group_backoff_probes_with_one_child() {
         (Some(millis(501)), 1)
     );
     let tried = started(&core.on(SupervisorEvent::Time, millis(501)));
-    assert_eq!(tried.len(), 1, "to see whether it is still so");
+    assert_eq!(tried.len(), 1, "one child is a probe");
     let effects = core.on(SupervisorEvent::Ready(tried[0]), millis(510));
     assert!(
         effects.contains(&SupervisorEffect::Notify(SupervisorNotice::Recovered(
@@ -1030,7 +1030,7 @@ fn group_backoff_probes_with_one_child() {
     assert!(
         core.on(SupervisorEvent::Refused(GROUP), millis(511))
             .contains(&SupervisorEffect::Notify(backing_off)),
-        "nothing to start them from"
+        "no child can be started"
     );
     assert_eq!(core.held_until(GROUP, millis(511)), Some(millis(1011)));
     // A child that is stopped while it starts does not count as a failed start.

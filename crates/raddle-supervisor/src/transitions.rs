@@ -28,7 +28,7 @@ impl Supervisor {
         let child = self
             .children
             .get_mut(&id)
-            .expect("asked for one that is there");
+            .expect("callers pass the id of a live child");
         let group = &mut self.groups[child.slot.group.0];
         if let Phase::Stopping { stop, .. } = &mut child.phase {
             if let Some(stage) = stop.tick(now) {
@@ -56,7 +56,7 @@ impl Supervisor {
         let child = self
             .children
             .get_mut(&id)
-            .expect("asked for one that is there");
+            .expect("callers pass the id of a live child");
         let was_ready = child.ready_since();
         let mut stop = StagedStop::new(self.groups[child.slot.group.0].policy.stop);
         let stage = match reason {

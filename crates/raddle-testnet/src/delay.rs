@@ -49,7 +49,7 @@ impl DelayLine {
         thread::Builder::new()
             .name("delay".into())
             .spawn(move || carry(&from, &to, &micros, &has_ended))
-            .expect("a thread");
+            .expect("a thread can be started");
         line
     }
 
@@ -78,8 +78,8 @@ pub(crate) fn connect_interfaces(process: u32, interfaces: [String; 2]) -> [Dela
     };
     let sockets = thread::spawn(open)
         .join()
-        .expect("it does not panic")
-        .expect("sockets for frames");
+        .expect("the thread does not panic")
+        .expect("packet sockets can be opened");
     let [one, other] = sockets.map(Arc::new);
     [
         DelayLine::new(Arc::clone(&one), Arc::clone(&other)),

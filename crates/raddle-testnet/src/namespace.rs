@@ -110,7 +110,7 @@ impl Namespace {
         let Some(own_id) = namespace_id(self.keeper()) else {
             return Vec::new();
         };
-        let all = fs::read_dir("/proc").expect("there is /proc").flatten();
+        let all = fs::read_dir("/proc").expect("/proc is mounted").flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         // Zombies have no namespace any more.
         pids.filter(|pid| *pid != self.keeper() && namespace_id(*pid) == Some(own_id))

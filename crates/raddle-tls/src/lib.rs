@@ -3,7 +3,7 @@
 //!
 //! [`WorkerCredentials`] are a CA, a certificate and its key; they make the rustls configuration of
 //! either end of a connection, and follow changes of their files. [`Identity`] holds the names in a
-//! caller's certificate, and [`AllowRules`] decide what a caller may do. A [`HandshakeError`] tells
+//! caller's certificate, and [`AllowRules`] decide what a caller may do. A [`HandshakeError`] says
 //! why a handshake failed.
 //!
 //! This crate opens no sockets. Keys never appear in `Debug` output, errors or logs.

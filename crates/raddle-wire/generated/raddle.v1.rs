@@ -11,8 +11,8 @@ pub struct Call {
     /// Arguments: an array, in `encoding`.
     #[prost(bytes = "bytes", tag = "3")]
     pub arguments: ::prost::bytes::Bytes,
-    /// How long the caller waits, from the moment the call is read; 0 for no limit. It is a
-    /// duration and not a point in time, because the clocks of two machines differ.
+    /// How long the caller waits, from the moment the call is read; 0 for no limit. It is a duration
+    /// and not a point in time, because the clocks of two machines differ.
     #[prost(uint64, tag = "4")]
     pub timeout_ms: u64,
     /// Context values that propagate with the call, by name, each in `encoding`.
@@ -36,10 +36,9 @@ pub struct Call {
     /// routine made.
     #[prost(uint32, tag = "10")]
     pub depth: u32,
-    /// Proof that the caller is the pool that started the worker, or another worker of that pool:
-    /// the HMAC-SHA256 of the worker's uid (16 bytes), with a key that the pool generates and
-    /// passes to the workers that it starts. The worker's authorization rules do not apply to such
-    /// a caller.
+    /// Proof that the caller is the pool that started the worker, or another worker of that pool: the
+    /// HMAC-SHA256 of the worker's uid (16 bytes), with a key that the pool generates and passes to
+    /// the workers that it starts. The worker's authorization rules do not apply to such a caller.
     #[prost(bytes = "bytes", tag = "11")]
     pub member: ::prost::bytes::Bytes,
 }
@@ -206,9 +205,9 @@ pub mod request {
         /// Starts a call. The arguments are the body of the frame.
         #[prost(message, tag = "2")]
         Call(super::Call),
-        /// Grants more credit. A call starts with 256. An item costs one, plus one for each 16 KiB
-        /// of it, but at most 128. The client grants credit at the latest for 128 at a time. The
-        /// worker closes the link if a grant leaves more than 1,048,576 unused.
+        /// Grants more credit. A call starts with 256. An item costs one, plus one for each 16 KiB of
+        /// it, but at most 128. The client grants credit at the latest for 128 at a time. The worker
+        /// closes the link if a grant leaves more than 1,048,576 unused.
         #[prost(uint32, tag = "3")]
         Credit(u32),
         /// Cancels the call: its result is no longer needed.
@@ -223,8 +222,8 @@ pub mod request {
 pub struct Cancel {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {}
-/// A message from a worker over a link. The worker sends no more items of a call than the client
-/// has granted credit for. It sends `Leave` only after it has answered every call that it accepted:
+/// A message from a worker over a link. The worker sends no more items of a call than the client has
+/// granted credit for. It sends `Leave` only after it has answered every call that it accepted:
 /// calls without an answer were not accepted. A link that ends otherwise was lost.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Answer {
@@ -291,8 +290,8 @@ pub struct Refusal {
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct StopRequest {
-    /// In seconds. 0: calls in flight are cancelled now. Positive: they are cancelled after this
-    /// time. Negative: they may take any time.
+    /// In seconds. 0: calls in flight are cancelled now. Positive: they are cancelled after this time.
+    /// Negative: they may take any time.
     #[prost(double, tag = "1")]
     pub timeout: f64,
 }
@@ -450,25 +449,25 @@ pub mod worker_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Calls a routine. The reply always begins with an `Ack`, which is sent before the routine
-        /// is first polled: without it, the routine has not started. Results follow (one for a
-        /// function, any number for a stream), and at most one `Exception`, which is the last
-        /// message. A call that was not accepted ends with a status instead:
+        /// Calls a routine. The reply always begins with an `Ack`, which is sent before the routine is
+        /// first polled: without it, the routine has not started. Results follow (one for a function, any
+        /// number for a stream), and at most one `Exception`, which is the last message. A call that was
+        /// not accepted ends with a status instead:
         ///
         /// - `UNAVAILABLE`: the worker is stopping or not yet ready. Try another.
         /// - `RESOURCE_EXHAUSTED`: the worker accepts no more calls at present. Try another.
         /// - `DEADLINE_EXCEEDED`: the deadline passed before the call was accepted.
         /// - `NOT_FOUND`: the worker has no routine of this name.
         /// - `INVALID_ARGUMENT`: the arguments do not match the routine.
-        /// - `FAILED_PRECONDITION`: the worker speaks another protocol version, or does not read
-        ///   the encoding of the call.
+        /// - `FAILED_PRECONDITION`: the worker speaks another protocol version, or does not read the
+        ///   encoding of the call.
         /// - `PERMISSION_DENIED`: the caller may not call this routine.
         /// - Any other code: the worker is broken. Callers eject it and try another.
         ///
-        /// A worker that does not read the encoding of the call lists the encodings that it reads
-        /// in the trailing metadata `raddle-encodings`: comma-separated names, `messagepack` and
-        /// `json`. A caller that supports one of these repeats the call in it, which is safe
-        /// because the call was not accepted.
+        /// A worker that does not read the encoding of the call lists the encodings that it reads in the
+        /// trailing metadata `raddle-encodings`: comma-separated names, `messagepack` and `json`. A caller
+        /// that supports one of these repeats the call in it, which is safe because the call was not
+        /// accepted.
         ///
         /// Cancelling the RPC cancels the routine.
         pub async fn dispatch(
@@ -494,8 +493,8 @@ pub mod worker_client {
             req.extensions_mut().insert(GrpcMethod::new("raddle.v1.Worker", "Dispatch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Stops the worker: it accepts no more calls, treats calls in flight as `timeout` says,
-        /// replies, and exits.
+        /// Stops the worker: it accepts no more calls, treats calls in flight as `timeout` says, replies,
+        /// and exits.
         pub async fn stop(
             &mut self,
             request: impl tonic::IntoRequest<super::StopRequest>,
@@ -564,8 +563,7 @@ pub mod worker_server {
         clippy::let_unit_value,
     )]
     use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with
-    /// WorkerServer.
+    /// Generated trait containing gRPC methods that should be implemented for use with WorkerServer.
     #[async_trait]
     pub trait Worker: std::marker::Send + std::marker::Sync + 'static {
         /// Server streaming response type for the Dispatch method.
@@ -574,33 +572,33 @@ pub mod worker_server {
             >
             + std::marker::Send
             + 'static;
-        /// Calls a routine. The reply always begins with an `Ack`, which is sent before the routine
-        /// is first polled: without it, the routine has not started. Results follow (one for a
-        /// function, any number for a stream), and at most one `Exception`, which is the last
-        /// message. A call that was not accepted ends with a status instead:
+        /// Calls a routine. The reply always begins with an `Ack`, which is sent before the routine is
+        /// first polled: without it, the routine has not started. Results follow (one for a function, any
+        /// number for a stream), and at most one `Exception`, which is the last message. A call that was
+        /// not accepted ends with a status instead:
         ///
         /// - `UNAVAILABLE`: the worker is stopping or not yet ready. Try another.
         /// - `RESOURCE_EXHAUSTED`: the worker accepts no more calls at present. Try another.
         /// - `DEADLINE_EXCEEDED`: the deadline passed before the call was accepted.
         /// - `NOT_FOUND`: the worker has no routine of this name.
         /// - `INVALID_ARGUMENT`: the arguments do not match the routine.
-        /// - `FAILED_PRECONDITION`: the worker speaks another protocol version, or does not read
-        ///   the encoding of the call.
+        /// - `FAILED_PRECONDITION`: the worker speaks another protocol version, or does not read the
+        ///   encoding of the call.
         /// - `PERMISSION_DENIED`: the caller may not call this routine.
         /// - Any other code: the worker is broken. Callers eject it and try another.
         ///
-        /// A worker that does not read the encoding of the call lists the encodings that it reads
-        /// in the trailing metadata `raddle-encodings`: comma-separated names, `messagepack` and
-        /// `json`. A caller that supports one of these repeats the call in it, which is safe
-        /// because the call was not accepted.
+        /// A worker that does not read the encoding of the call lists the encodings that it reads in the
+        /// trailing metadata `raddle-encodings`: comma-separated names, `messagepack` and `json`. A caller
+        /// that supports one of these repeats the call in it, which is safe because the call was not
+        /// accepted.
         ///
         /// Cancelling the RPC cancels the routine.
         async fn dispatch(
             &self,
             request: tonic::Request<super::Call>,
         ) -> std::result::Result<tonic::Response<Self::DispatchStream>, tonic::Status>;
-        /// Stops the worker: it accepts no more calls, treats calls in flight as `timeout` says,
-        /// replies, and exits.
+        /// Stops the worker: it accepts no more calls, treats calls in flight as `timeout` says, replies,
+        /// and exits.
         async fn stop(
             &self,
             request: tonic::Request<super::StopRequest>,

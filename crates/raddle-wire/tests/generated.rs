@@ -17,8 +17,8 @@ fn the_generated_code_matches_the_proto() {
         [root.join("proto")],
     )
     .expect("the .proto compiles");
-    // Each call carries its route, which a worker seldom reads. As bytes the route is encoded once,
-    // and decoded only where it is needed. The wire format is the same.
+    // Each call carries its route, which a worker seldom reads. With the type `bytes`, the route is
+    // encoded once, and decoded only where it is needed. The wire format is the same.
     let messages = parsed
         .file
         .iter_mut()

@@ -54,7 +54,7 @@ struct Settings {
     /// The name, as it was given.
     name: String,
     service: DnsService,
-    /// Name servers instead of those of the system.
+    /// Name servers instead of those in `/etc/resolv.conf`.
     servers: Option<Vec<SocketAddr>>,
     /// The preferred address family.
     prefer: AddressPreference,
@@ -104,8 +104,8 @@ impl DnsDiscovery {
         self.with(|settings| drop(settings.extra.insert(key.into(), value.into())))
     }
 
-    /// The workers serve over TLS. Their certificates hardly contain their addresses: see
-    /// `CredentialSource::expecting`.
+    /// The workers serve over TLS. Certificates rarely contain addresses, so callers must name the
+    /// expected names: see `CredentialSource::expecting` of `raddle-tls`.
     pub fn secure(self) -> Self {
         self.with(|settings| settings.secure = true)
     }
@@ -138,7 +138,7 @@ impl DnsDiscovery {
         self.with(|settings| settings.servers = (!servers.is_empty()).then_some(servers))
     }
 
-    /// Looks the name up now, for all subscribers, but not before the shortest interval is over.
+    /// Looks the name up for all subscribers, as soon as the shortest interval is over.
     pub fn recheck_now(&self) {
         self.0.recheck.send_replace(());
     }

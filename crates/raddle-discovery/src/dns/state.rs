@@ -17,12 +17,12 @@ use super::lookup::{DnsLookup, DnsTarget};
 
 /// Number of empty answers in a row until they count.
 const EMPTY_CONFIRMATIONS: u32 = 3;
-/// Pause after an empty answer.
+/// Pause between lookups while there are no workers.
 const EMPTY_PAUSE: Duration = Duration::from_secs(5);
 /// Longest pause after failures.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Largest number of workers.
-const MAX_INTERVAL: usize = 4096;
+const MAX_WORKERS: usize = 4096;
 
 /// Bounds on the pause between lookups, which otherwise follows the TTL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,12 +58,12 @@ impl DnsState {
     /// Applies an answer; `None` for a failure. Returns the pause until the next lookup.
     pub(super) fn apply_lookup(
         &mut self,
-        look: Option<DnsLookup>,
+        lookup: Option<DnsLookup>,
         bounds: TtlBounds,
     ) -> (Duration, Option<DnsNotice>) {
-        let is_whole = look
+        let is_whole = lookup
             .as_ref()
-            .is_some_and(|look| look.targets.values().all(Option::is_some));
+            .is_some_and(|lookup| lookup.targets.values().all(Option::is_some));
         let had_faults = self.faults > 0;
         self.faults = if is_whole {
             0
@@ -75,11 +75,11 @@ impl DnsState {
             (true, true) => Some(DnsNotice::Recovered),
             _ => None,
         };
-        let Some(look) = look else {
+        let Some(lookup) = lookup else {
             return (self.backoff(bounds), notice);
         };
-        let ttl = Duration::from_secs(look.ttl.into()).clamp(bounds.least, bounds.most);
-        let now = self.merged(look);
+        let ttl = Duration::from_secs(lookup.ttl.into()).clamp(bounds.least, bounds.most);
+        let now = self.merged(lookup);
         if now.values().all(Vec::is_empty) {
             if self.known.is_empty() {
                 return (EMPTY_PAUSE.clamp(bounds.least, bounds.most), notice);
@@ -111,8 +111,8 @@ impl DnsState {
     }
 
     /// The answer, completed by the known addresses of targets whose lookup failed.
-    fn merged(&self, look: DnsLookup) -> BTreeMap<DnsTarget, Vec<IpAddr>> {
-        let targets = look.targets.into_iter();
+    fn merged(&self, lookup: DnsLookup) -> BTreeMap<DnsTarget, Vec<IpAddr>> {
+        let targets = lookup.targets.into_iter();
         let merged = targets.map(|(target, addresses)| {
             let addresses = addresses.or_else(|| self.known.get(&target).cloned());
             (target, addresses.unwrap_or_default())
@@ -133,7 +133,7 @@ impl DnsState {
             .iter()
             .flat_map(|((_, port), ips)| ips.iter().map(|ip| SocketAddr::new(*ip, *port)));
         let all: BTreeSet<_> = all.collect();
-        all.into_iter().take(MAX_INTERVAL).collect()
+        all.into_iter().take(MAX_WORKERS).collect()
     }
 }
 

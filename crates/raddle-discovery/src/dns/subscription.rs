@@ -16,7 +16,7 @@ use crate::{Subscription, WorkerFilter, WorkerMetadata, wait_for_recheck};
 /// How long a subscription waits for the first answer. Later answers are reported when they arrive.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
 /// Time limit of a lookup.
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts polling. The workers of the first answer are ready when this returns, unless it takes too
 /// long.
@@ -32,7 +32,7 @@ pub(super) async fn subscribe(
             if let Some(pause) = pause {
                 wait_for_recheck(&mut rechecks, settings.bounds.least, pause).await;
             }
-            let lookup = timeout(MAX_PAUSE, settings.lookup()).await;
+            let lookup = timeout(LOOKUP_TIMEOUT, settings.lookup()).await;
             let found = lookup.unwrap_or_else(|_| Err("the lookup timed out".into()));
             let (workers, pause) = settings.apply_answer(&mut state, found);
             Some((workers, (settings, rechecks, state, Some(pause))))
@@ -45,7 +45,7 @@ pub(super) async fn subscribe(
 
 impl Settings {
     async fn lookup(&self) -> Result<DnsLookup, String> {
-        // A new resolver for each lookup: the system's configuration may have changed, and the
+        // Create a new resolver for each lookup: `/etc/resolv.conf` may have changed, and the
         // cache must not be used.
         let resolver = match &self.servers {
             Some(servers) => resolver::from_servers(servers.iter().copied()),

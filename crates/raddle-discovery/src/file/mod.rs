@@ -3,7 +3,8 @@
 //! Any program on any machine that shares the disk can publish a worker by writing a file. So an
 //! entry is all that is known of a worker: no process is watched, because the pid may be that of
 //! another machine. **An entry stays until it is removed.** A dead worker whose entry remains costs
-//! callers an occasional refused connection, because balancers eject it for longer and longer.
+//! callers a refused connection now and then: balancers eject the worker, and one call a second
+//! tries it.
 //!
 //! A file is used completely or not at all: if it is incomplete or invalid, its last valid contents
 //! count. The format is in [`entry`].

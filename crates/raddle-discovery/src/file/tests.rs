@@ -294,7 +294,7 @@ async fn invalid_file_keeps_its_last_valid_contents() {
     }
     fs::remove_file(path).unwrap();
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    // Before that is there, it is gone.
+    // The worker is dropped before the FIFO replaces the file.
     assert_eq!(
         next(&mut subscription).await,
         DiscoveryEvent::Dropped(one.clone())

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::Address;
 
 /// Largest number of addresses of a worker; a record with more is refused.
-const MANY: usize = 32;
+const MAX_ADDRESSES: usize = 32;
 
 /// The host that the user has set for published workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +71,11 @@ impl AdvertisedHost {
 
 impl AdvertisedLocation {
     /// The location of a worker that listens on `address`, on a host whose selected interfaces have
-    /// the addresses `here`.
+    /// the addresses `local_ips`.
     pub(super) fn resolve(
         address: &str,
         literal: Option<AdvertisedHost>,
-        here: &[IpAddr],
+        local_ips: &[IpAddr],
     ) -> Result<Self, LocationError> {
         let hidden = || LocationError::Unreachable(address.to_owned());
         let bound = match address.parse() {
@@ -89,7 +89,7 @@ impl AdvertisedLocation {
             .filter(|port| *port > 0)
             .ok_or_else(hidden)?;
         if let Some(literal) = literal {
-            let at = if here.contains(&literal.ip) {
+            let at = if local_ips.contains(&literal.ip) {
                 LocationKind::Address(literal.ip)
             } else {
                 LocationKind::External(literal.ip)
@@ -106,10 +106,10 @@ impl AdvertisedLocation {
         let at = match ip {
             // An IPv6 wildcard socket accepts IPv4 too.
             ip if ip.is_unspecified() => LocationKind::Interfaces { v6: ip.is_ipv6() },
-            ip if here.contains(&ip) => LocationKind::Address(ip),
+            ip if local_ips.contains(&ip) => LocationKind::Address(ip),
             ip if ip.is_loopback() => return Err(hidden()),
             ip => {
-                let listed: Vec<_> = here.iter().map(ToString::to_string).collect();
+                let listed: Vec<_> = local_ips.iter().map(ToString::to_string).collect();
                 return Err(LocationError::NotSelected(ip, listed.join(", ")));
             }
         };
@@ -120,8 +120,8 @@ impl AdvertisedLocation {
     pub(super) fn includes(&self, ip: IpAddr) -> bool {
         match self.at {
             LocationKind::Address(one) => ip == one,
-            // For `Beyond` the address is wrong, but a service must have some; readers use the TXT
-            // record.
+            // For `External` the address is wrong, but a service must have one. Readers use the
+            // address in the TXT record.
             LocationKind::Interfaces { v6: false } => ip.is_ipv4(),
             LocationKind::Interfaces { v6: true } | LocationKind::External(_) => {
                 ip.is_ipv4() || !needs_scope(ip)
@@ -141,24 +141,25 @@ impl AdvertisedLocation {
 /// The address to call a published worker at. Each address comes with whether it was received from
 /// this machine. The address in use is kept; otherwise an IPv4 one is preferred.
 pub(super) fn select_address(
-    said: impl IntoIterator<Item = (IpAddr, bool)>,
+    received: impl IntoIterator<Item = (IpAddr, bool)>,
     port: u16,
-    beyond: Option<SocketAddr>,
+    external: Option<SocketAddr>,
     in_use: Option<SocketAddr>,
 ) -> Option<SocketAddr> {
-    if let Some(place) = beyond {
-        return Some(place).filter(|place| place.port() > 0 && is_reachable(place.ip(), false));
+    if let Some(address) = external {
+        return Some(address)
+            .filter(|address| address.port() > 0 && is_reachable(address.ip(), false));
     }
-    let mut said: Vec<_> = said.into_iter().take(MANY + 1).collect();
-    if port == 0 || said.len() > MANY {
+    let mut received: Vec<_> = received.into_iter().take(MAX_ADDRESSES + 1).collect();
+    if port == 0 || received.len() > MAX_ADDRESSES {
         return None;
     }
-    said.retain(|(ip, is_local)| is_reachable(*ip, *is_local));
-    let places = said
+    received.retain(|(ip, is_local)| is_reachable(*ip, *is_local));
+    let candidates = received
         .into_iter()
         .map(|(ip, _)| SocketAddr::new(ip.to_canonical(), port));
     // IPv4 addresses sort first.
-    places.min_by_key(|place| (in_use != Some(*place), *place))
+    candidates.min_by_key(|address| (in_use != Some(*address), *address))
 }
 
 /// Whether an address means the same host to its reader. A loopback address means the reader's own

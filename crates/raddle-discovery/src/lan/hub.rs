@@ -35,7 +35,7 @@ pub(super) const TTL: Duration = Duration::from_secs(15);
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// How often interface changes are checked for, in seconds.
 const INTERFACE_CHECK_SECS: u32 = 1;
-/// How long an unreachable worker has to answer. It is asked twice, a second apart.
+/// How long an unreachable worker has to answer. The daemon queries it twice, a second apart.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the shutdown may take, for goodbye packets.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
@@ -279,8 +279,8 @@ impl HubState {
     }
 }
 
-/// Starts a daemon on these interfaces. It starts on all of them, but sends nothing before they are
-/// chosen.
+/// Starts a daemon on the selected interfaces. `mdns-sd` starts on all interfaces, but sends
+/// nothing before this function has selected them.
 fn start_daemon(filter: &InterfaceFilter) -> io::Result<ServiceDaemon> {
     let begin = || {
         let daemon = ServiceDaemon::new()?;

@@ -128,7 +128,7 @@ fn record_service(hub: &HubState, service: &ResolvedService) -> Result<Option<bo
     let Some(mut record) = record::decode(&service.fullname, &hub.namespace, texts)? else {
         return Ok(None);
     };
-    // Lazy, so that the system is asked at most once per service.
+    // Lazy, so that the interfaces are listed at most once per service.
     let loopbacks: LazyCell<Vec<String>> = LazyCell::new(interfaces::loopback_names);
     let addresses = service
         .addresses

@@ -2,7 +2,7 @@
 //!
 //! Each worker is an instance of the service `_raddle._tcp`, named by its uid. Its SRV and address
 //! records have its location, its TXT record the other metadata. Records come from any host: they
-//! tell which workers to *try*, and never whom to trust. `docs/how-to/discovery.md` has the format,
+//! name workers to *try*, and never workers to trust. `docs/how-to/discovery.md` has the format,
 //! for other implementations.
 //!
 //! `mdns-sd` sends and receives. This module adds: liveness records, so that a worker that dies
@@ -37,8 +37,8 @@ use crate::WorkerMetadata;
 
 /// Shortest time that existing workers have to answer a new subscriber.
 const MIN_SETTLE: Duration = Duration::from_millis(300);
-/// Longest time: a host that has just answered may not do so again for a second, and is then asked
-/// again.
+/// Longest time: a host that has just answered may not answer again within a second (RFC 6762), and
+/// is queried again after that.
 const MAX_SETTLE: Duration = Duration::from_millis(1500);
 /// After this long without an answer, the first snapshot is complete.
 const QUIET_PERIOD: Duration = Duration::from_millis(150);

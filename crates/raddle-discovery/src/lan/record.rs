@@ -30,7 +30,7 @@ pub(super) struct ServiceRecord {
     pub(super) liveness: Option<LivenessRecord>,
 }
 
-/// A sign of life.
+/// The part of a TXT record that shows that the worker is alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LivenessRecord {
     /// Differs in each announcement.

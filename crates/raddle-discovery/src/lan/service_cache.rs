@@ -105,7 +105,7 @@ impl ServiceCache {
     pub(super) fn require_confirmation(&mut self, by: Instant) {
         for one in self.workers.values_mut() {
             one.until = Some(one.until.map_or(by, |until| until.min(by)));
-            // So that a repeated record counts as a sign of life.
+            // Without it, a repeated record counts as a sign of life.
             one.liveness = None;
         }
     }

@@ -5,7 +5,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Error, ForeignItemFn, LitStr, Result, ext::IdentExt};
 
-use super::{facets::GeneratedFns, signature::Signature};
+use super::{generated_fns::GeneratedFns, signature::Signature};
 use crate::Features;
 
 /// Expands a declaration to the function that calls the routine, and its name. The program's
@@ -25,7 +25,7 @@ pub(super) fn expand(
                        with #[raddle::routine(name = \"…\")]";
         return Err(Error::new_spanned(ident, message));
     };
-    let facets = GeneratedFns {
+    let generated = GeneratedFns {
         attributes: &attrs,
         visibility: &vis,
         itself: None,
@@ -34,20 +34,20 @@ pub(super) fn expand(
     };
     let call = features
         .calls
-        .then(|| facets.call(ident, &quote!(#ident::NAME)));
+        .then(|| generated.call(ident, &quote!(#ident::NAME)));
     let (conditions, checks) = (
-        facets.conditions(),
-        signature.output.check(|of| quote!(#of)),
+        generated.conditions(),
+        signature.output.check(|ty| quote!(#ty)),
     );
     let about = format!(
         "The routine `{}`, which is another program's.",
         ident.unraw()
     );
-    let beside = facets.beside(ident, &about, &quote!(#name), &TokenStream::new());
+    let companion = generated.companion_type(ident, &about, &quote!(#name), &TokenStream::new());
     Ok(quote! {
         #call
 
-        #beside
+        #companion
 
         #(#conditions)*
         const _: () = { #checks };

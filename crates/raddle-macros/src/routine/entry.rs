@@ -5,7 +5,7 @@ use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::Type;
 
-use super::{facets::GeneratedFns, output::Output};
+use super::{generated_fns::GeneratedFns, output::Output};
 
 impl GeneratedFns<'_> {
     /// Generates the entry of this name. `local` is the function with the user's body.
@@ -13,7 +13,7 @@ impl GeneratedFns<'_> {
         let conditions = self.conditions();
         let (run, checks) = (
             self.run(local),
-            self.signature.output.check(|of| self.named(of)),
+            self.signature.output.check(|ty| self.named(ty)),
         );
         let isolation = if self.is_fresh {
             quote!(::raddle::__private::Isolation::Process)
@@ -39,9 +39,9 @@ impl GeneratedFns<'_> {
     fn run(&self, local: &TokenStream) -> TokenStream {
         let (read, passed) = self.read();
         let answer = match (&self.signature.output, self.signature.is_async) {
-            (Output::Items(of), _) => {
-                let of = self.named(of);
-                let items = quote!(<#of as ::raddle::__private::RoutineValue>::items(__form, #local(#(#passed),*)));
+            (Output::Items(ty), _) => {
+                let ty = self.named(ty);
+                let items = quote!(<#ty as ::raddle::__private::RoutineValue>::items(__form, #local(#(#passed),*)));
                 quote!(::core::result::Result::Ok(#items))
             }
             (output, false) => self.answer(output, quote!(#local(#(#passed),*))),
@@ -73,7 +73,7 @@ impl GeneratedFns<'_> {
         let mut read = quote!(let #mutability __arguments = ::raddle::__private::Arguments::decode(__given, #count)?;);
         let mut passed = Vec::new();
         for argument in arguments {
-            let (key, of) = (argument.key(), self.named(&argument.of));
+            let (key, ty) = (argument.key(), self.named(&argument.ty));
             let variable = format_ident!("__argument_{}", key);
             if let Some(state) = &argument.state {
                 let state = self.named(state);
@@ -83,7 +83,7 @@ impl GeneratedFns<'_> {
                 passed.push(quote!(#variable));
                 continue;
             }
-            let taken = quote!(<#of as ::raddle::__private::RoutineValue>::take);
+            let taken = quote!(<#ty as ::raddle::__private::RoutineValue>::take);
             read.extend(quote!(let #variable = #taken(&mut __arguments, #key)?;));
             passed.push(if argument.is_borrowed {
                 quote!(&#variable)
@@ -97,15 +97,15 @@ impl GeneratedFns<'_> {
     /// Generates code that encodes the returned value.
     fn answer(&self, output: &Output, returned: TokenStream) -> TokenStream {
         match output {
-            Output::Value(of) | Output::Items(of) => {
-                let of = self.named(of);
-                quote!(<#of as ::raddle::__private::RoutineValue>::answer(&#returned, __form))
+            Output::Value(ty) | Output::Items(ty) => {
+                let ty = self.named(ty);
+                quote!(<#ty as ::raddle::__private::RoutineValue>::answer(&#returned, __form))
             }
             Output::Result { value, error } => {
                 let (value, error) = (self.named(value), self.named(error));
                 quote! {{
-                    // Method resolution detects whether the error type is serializable. That is
-                    // only known at this place.
+                    // Method resolution detects whether the error type is serializable. Only the
+                    // expanded code knows that.
                     use ::raddle::__private::OpaqueError as _;
                     let returned: ::core::result::Result<#value, #error> = #returned;
                     match returned {
@@ -121,10 +121,10 @@ impl GeneratedFns<'_> {
     }
 
     /// Returns a type as it is named outside the `impl` block.
-    fn named(&self, of: &impl ToTokens) -> TokenStream {
+    fn named(&self, ty: &impl ToTokens) -> TokenStream {
         match self.itself {
-            Some(itself) => without_self(of.to_token_stream(), itself),
-            None => of.to_token_stream(),
+            Some(itself) => without_self(ty.to_token_stream(), itself),
+            None => ty.to_token_stream(),
         }
     }
 }

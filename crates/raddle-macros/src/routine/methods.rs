@@ -7,7 +7,7 @@ use syn::{
     ext::IdentExt,
 };
 
-use super::{facets::GeneratedFns, options, signature::Signature, signature::bare};
+use super::{generated_fns::GeneratedFns, options, signature::Signature, signature::bare};
 use crate::Features;
 
 /// Expands an `impl` block. Without calls, which need a pool, no function has the method's own
@@ -97,19 +97,19 @@ fn expand_method(
         format_ident!("{}_task", ident),
         format_ident!("{}_local", ident),
     );
-    let facets = GeneratedFns {
+    let generated = GeneratedFns {
         attributes: attrs,
         visibility: vis,
         itself: Some(itself),
         is_fresh,
         signature: &signature,
     };
-    let entry = facets.entry(&name, &quote!(<#itself>::#local));
-    let call = features.calls.then(|| facets.call(ident, &name));
+    let entry = generated.entry(&name, &quote!(<#itself>::#local));
+    let call = features.calls.then(|| generated.call(ident, &name));
     let task = features
         .tasks
-        .then(|| facets.task(&quote!(#task), &plain, &name));
-    let local = facets.local(&quote!(#local), &plain, sig, block);
+        .then(|| generated.task(&quote!(#task), &plain, &name));
+    let local = generated.local(&quote!(#local), &plain, sig, block);
     Ok((quote!(#call #task #local), entry))
 }
 

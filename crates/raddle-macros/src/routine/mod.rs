@@ -8,7 +8,7 @@
 
 mod declaration;
 mod entry;
-mod facets;
+mod generated_fns;
 mod methods;
 mod options;
 mod output;
@@ -20,7 +20,7 @@ use syn::{ForeignItemFn, ItemFn, Result, ext::IdentExt};
 
 pub(crate) use self::methods::{expand as expand_impl, without_attributes};
 pub(crate) use self::signature::{bare, state_type};
-use self::{facets::GeneratedFns, signature::Signature};
+use self::{generated_fns::GeneratedFns, signature::Signature};
 use crate::Features;
 
 /// Expands a function. Without calls, which need a pool, only a type has its name.
@@ -47,7 +47,7 @@ pub(crate) fn expand(
         Some(name) => quote!(#name),
         None => quote!(::core::concat!(::core::module_path!(), "::", #plain)),
     };
-    let facets = GeneratedFns {
+    let generated = GeneratedFns {
         attributes: &attrs,
         visibility: &vis,
         itself: None,
@@ -56,18 +56,18 @@ pub(crate) fn expand(
     };
     let call = features
         .calls
-        .then(|| facets.call(ident, &quote!(#ident::NAME)));
+        .then(|| generated.call(ident, &quote!(#ident::NAME)));
     let task = features
         .tasks
-        .then(|| facets.task(&quote!(task), &plain, &quote!(Self::NAME)));
-    let local = facets.local(&quote!(local), &plain, &sig, &block);
-    let entry = facets.entry(&name, &quote!(#ident::local));
+        .then(|| generated.task(&quote!(task), &plain, &quote!(Self::NAME)));
+    let local = generated.local(&quote!(local), &plain, &sig, &block);
+    let entry = generated.entry(&name, &quote!(#ident::local));
     let about = format!("The routine `{plain}`: as a task, or in this process.");
-    let beside = facets.beside(ident, &about, &name, &quote!(#task #local));
+    let companion = generated.companion_type(ident, &about, &name, &quote!(#task #local));
     Ok(quote! {
         #call
 
-        #beside
+        #companion
 
         #entry
     })

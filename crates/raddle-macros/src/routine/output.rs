@@ -24,24 +24,24 @@ pub(super) enum Output {
 
 impl Output {
     pub(super) fn read(signature: &syn::Signature) -> Result<Self> {
-        let of = match &signature.output {
+        let ty = match &signature.output {
             ReturnType::Default => return Ok(Self::Value(Type::Verbatim(quote!(())))),
-            ReturnType::Type(_, of) => bare(of),
+            ReturnType::Type(_, ty) => bare(ty),
         };
-        match of {
+        match ty {
             Type::Reference(_) => {
                 let message = "a result crosses to another process: give it by value, as `String` for `&str` or `Vec<T>` for `&[T]`";
-                Err(Error::new_spanned(of, message))
+                Err(Error::new_spanned(ty, message))
             }
             Type::Never(_) => Err(Error::new_spanned(
-                of,
+                ty,
                 "a routine that never returns has no result: return `()`",
             )),
             Type::ImplTrait(any) => {
                 let Some(item) = any.bounds.iter().find_map(item) else {
                     let message =
                         "the only `impl Trait` that a routine returns is `impl Stream<Item = …>`";
-                    return Err(Error::new_spanned(of, message));
+                    return Err(Error::new_spanned(ty, message));
                 };
                 if let Some(asyncness) = &signature.asyncness {
                     let message = "a stream begins before its first item: make this a `fn`, and wait in the stream";
@@ -51,23 +51,23 @@ impl Output {
             }
             Type::Path(path) => Ok(match path.path.segments.last() {
                 Some(last) if last.ident == "Result" => {
-                    let (value, error) = both(last).unwrap_or_else(|| hidden(of));
+                    let (value, error) = written_types(last).unwrap_or_else(|| alias_types(ty));
                     Self::Result { value, error }
                 }
-                _ => Self::Value(of.clone()),
+                _ => Self::Value(ty.clone()),
             }),
-            _ => Ok(Self::Value(of.clone())),
+            _ => Ok(Self::Value(ty.clone())),
         }
     }
 
     /// Generates a check that a value is not a `Result` under another name: a failure would count
-    /// as a success. Only the compiler can see that.
+    /// as a success. Only the compiler can resolve the name.
     pub(super) fn check(&self, named: impl Fn(&Type) -> TokenStream) -> TokenStream {
-        let Self::Value(of) = self else {
+        let Self::Value(ty) = self else {
             return TokenStream::new();
         };
-        let named = named(of);
-        quote_spanned! {of.span()=>
+        let named = named(ty);
+        quote_spanned! {ty.span()=>
             const _: () = {
                 use ::raddle::__private::NotResult as _;
                 ::core::assert!(
@@ -81,18 +81,18 @@ impl Output {
     /// Returns the type of a call.
     pub(super) fn call(&self) -> TokenStream {
         match self {
-            Self::Value(of) => quote!(::raddle::Call<#of>),
+            Self::Value(ty) => quote!(::raddle::Call<#ty>),
             Self::Result { value, error } => quote!(::raddle::Call<#value, #error>),
-            Self::Items(of) => quote!(::raddle::CallStream<#of>),
+            Self::Items(ty) => quote!(::raddle::CallStream<#ty>),
         }
     }
 
     /// Returns the type of a task's result.
     pub(super) fn result(&self) -> TokenStream {
         match self {
-            Self::Value(of) => of.to_token_stream(),
+            Self::Value(ty) => ty.to_token_stream(),
             Self::Result { value, .. } => value.clone(),
-            Self::Items(of) => quote!(::std::vec::Vec<#of>),
+            Self::Items(ty) => quote!(::std::vec::Vec<#ty>),
         }
     }
 }
@@ -117,12 +117,12 @@ fn item(bound: &TypeParamBound) -> Option<&Type> {
 }
 
 /// Returns the type arguments of a `Result`, if both are written.
-fn both(result: &PathSegment) -> Option<(TokenStream, TokenStream)> {
+fn written_types(result: &PathSegment) -> Option<(TokenStream, TokenStream)> {
     let PathArguments::AngleBracketed(inner) = &result.arguments else {
         return None;
     };
     let mut types = inner.args.iter().map(|argument| match argument {
-        GenericArgument::Type(of) => Some(of.to_token_stream()),
+        GenericArgument::Type(ty) => Some(ty.to_token_stream()),
         _ => None,
     });
     match (types.next()??, types.next()??, types.next()) {
@@ -132,7 +132,7 @@ fn both(result: &PathSegment) -> Option<(TokenStream, TokenStream)> {
 }
 
 /// Returns the types of a `Result` alias, which hides one of them.
-fn hidden(of: &Type) -> (TokenStream, TokenStream) {
-    let part = |name: TokenStream| quote!(<#of as ::raddle::__private::RoutineReturn>::#name);
+fn alias_types(ty: &Type) -> (TokenStream, TokenStream) {
+    let part = |name: TokenStream| quote!(<#ty as ::raddle::__private::RoutineReturn>::#name);
     (part(quote!(Value)), part(quote!(Error)))
 }

@@ -21,7 +21,7 @@ pub(super) struct Signature {
 /// One argument of the function.
 pub(super) struct Argument {
     pub(super) name: Ident,
-    pub(super) of: Type,
+    pub(super) ty: Type,
     /// True for `&self`. Its type is `Self` all the same.
     pub(super) is_borrowed: bool,
     /// The `T` of a `State<T>`, which the host has and callers do not pass.
@@ -50,7 +50,7 @@ impl Signature {
         if let (Output::Items(_), Some(itself)) = (&output, borrowed) {
             let message =
                 "the stream outlives the copy that `&self` would borrow from: take `self`";
-            return Err(Error::new_spanned(&itself.of, message));
+            return Err(Error::new_spanned(&itself.ty, message));
         }
         Ok(Self {
             arguments,
@@ -111,10 +111,10 @@ fn receiver(receiver: &syn::Receiver) -> Result<Argument> {
             ));
         }
     };
-    let of = Type::Verbatim(quote_spanned!(receiver.self_token.span=> Self));
+    let ty = Type::Verbatim(quote_spanned!(receiver.self_token.span=> Self));
     Ok(Argument {
         name: receiver.self_token.into(),
-        of,
+        ty,
         is_borrowed,
         state: None,
     })
@@ -138,7 +138,7 @@ fn argument(input: &syn::PatType) -> Result<Argument> {
         )),
         _ => Ok(Argument {
             name: name.ident.clone(),
-            of: (*input.ty).clone(),
+            ty: (*input.ty).clone(),
             is_borrowed: false,
             state: state_type(&input.ty),
         }),
@@ -146,8 +146,8 @@ fn argument(input: &syn::PatType) -> Result<Argument> {
 }
 
 /// Returns the `T` of a type that is written `State<T>` or `raddle::State<T>`.
-pub(crate) fn state_type(of: &Type) -> Option<Type> {
-    let Type::Path(path) = bare(of) else {
+pub(crate) fn state_type(ty: &Type) -> Option<Type> {
+    let Type::Path(path) = bare(ty) else {
         return None;
     };
     let last = path
@@ -165,12 +165,12 @@ pub(crate) fn state_type(of: &Type) -> Option<Type> {
 }
 
 /// Returns the type without the groups and parentheses that macros put around it.
-pub(crate) fn bare(mut of: &Type) -> &Type {
+pub(crate) fn bare(mut ty: &Type) -> &Type {
     loop {
-        of = match of {
+        ty = match ty {
             Type::Group(group) => &group.elem,
             Type::Paren(paren) => &paren.elem,
-            _ => return of,
+            _ => return ty,
         }
     }
 }

@@ -3,7 +3,8 @@
 //! A frame is that of [`crate::frame`]: a length (four bytes, little-endian) and a body. The body
 //! is a message as JSON on one line, then, if the message has a payload, a newline and the payload.
 //! JSON is in the standard library of nearly every language, so that a host needs no dependency;
-//! the payload holds arguments and results, which pass unread in the encoding that both sides know.
+//! the payload holds arguments and results, which the codec passes on in the encoding that both
+//! sides have agreed on.
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -14,7 +15,7 @@ pub const MAX_MESSAGE: usize = 17 << 20;
 /// The longest message in front of a payload.
 pub const MAX_HEADER: usize = 17 << 20;
 
-/// Why the other side does not speak the protocol. The connection is unusable then.
+/// Why the other side does not speak the protocol. After this error the connection is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostProtocolError {

@@ -27,7 +27,7 @@ pub enum ToHost<'a> {
     Start(StartAttempt<'a>),
     /// End an attempt.
     Cancel(CancelAttempt),
-    /// Let the attempts finish, shut down and exit. The worker waits so long before it kills.
+    /// Let the attempts finish, shut down and exit. The worker kills the host after `timeout_ms`.
     Stop(StopHost),
     /// Answer with `pong` from the event loop.
     Ping(Ping),
@@ -40,7 +40,7 @@ pub enum ToHost<'a> {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FromHost {
-    /// The first message: who the host is.
+    /// The first message: the host's protocol version, language and routines.
     Hello(HostHello),
     /// The start-up is over: attempts may begin.
     Ready {},
@@ -131,7 +131,7 @@ pub struct StartAttempt<'a> {
     /// The encoding of the payload, and of the result. Absent means `json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encoding: Option<Cow<'a, str>>,
-    /// The task, if it is one. A call has none.
+    /// The task of the attempt. A call has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tid: Option<Tid>,
     /// The number of the attempt.
@@ -143,7 +143,7 @@ pub struct StartAttempt<'a> {
     /// The worker that has the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<Tid>,
-    /// How long it may run, in milliseconds. The worker watches it.
+    /// How long the attempt may run, in milliseconds. The worker enforces this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// The trace context, with this attempt as the span.
@@ -168,7 +168,7 @@ pub struct CancelAttempt {
     pub id: u64,
     /// Why.
     pub reason: CancelReason,
-    /// Whether it must end now: its grace is over, and the host is killed next.
+    /// Whether the attempt must end now: its grace is over, and the worker kills the host next.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }

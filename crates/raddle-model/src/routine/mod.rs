@@ -3,7 +3,7 @@
 //!
 //! The arguments of a task are JSON, which people write and read and the store keeps. The arguments
 //! of a call have the encoding that its worker reads: MessagePack for a Raddle process, JSON for
-//! any other. A function is registered once for both: it replies in the form in which it was
+//! any other. A function is registered once for both, and replies in the form in which it was
 //! called.
 
 mod arguments;

@@ -2,9 +2,9 @@
 //!
 //! A [`Schedule`] is what users write. A [`ScheduleEntry`] is what a broker stores: the schedule
 //! and its next due time. The firing process takes that due time and stores the following one in
-//! the same step. So each due time fires once, however many processes watch it, and even if they
-//! disagree on the rules of a time zone. The due times are a pure function of schedule, zone and
-//! time.
+//! the same step. So each due time fires once, however many processes watch the schedule, and even
+//! if they disagree on the rules of a time zone. The due times are a pure function of schedule,
+//! zone and time.
 
 mod calendar;
 mod cron;

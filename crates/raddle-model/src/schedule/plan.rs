@@ -12,7 +12,7 @@ pub const CATCH_UP: usize = 1000;
 /// How late [`MissedPolicy::Skip`] still fires a due time, unless a later one has passed: the
 /// firing process may be delayed.
 pub const PUNCTUAL: Duration = Duration::from_secs(60);
-/// Upper bound for counting missed due times, each time that some are found.
+/// Upper bound for counting missed due times, at each firing.
 const MAX_COUNTED: u64 = 1000;
 
 /// Reaction to the due times that have passed.

@@ -366,20 +366,20 @@ impl TaskSpec {
     /// Returns the spec for running the same task again. The start and expiry times of the original
     /// do not apply.
     pub fn once_more(self, first: Tid) -> Self {
-        let mut respec = Self {
+        let mut repeated = Self {
             delay: None,
             run_at: None,
             run_before: None,
             ..self
         };
-        if respec.queue.starts_with(RUN_QUEUE_PREFIX) {
+        if repeated.queue.starts_with(RUN_QUEUE_PREFIX) {
             // The run has ended, or does not wait for this task: an ordinary worker takes it.
-            respec.queue = default_queue();
+            repeated.queue = default_queue();
         }
-        respec
+        repeated
             .metadata
             .insert(RETRY_OF.into(), Value::String(first.to_string()));
-        respec
+        repeated
     }
 
     /// Returns whether this is a long-lived process of Raddle itself.

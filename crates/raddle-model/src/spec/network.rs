@@ -57,7 +57,7 @@ pub struct ParseEndpointError(String);
 pub enum ParseNetworkError {
     /// An endpoint is invalid.
     #[error(transparent)]
-    Place(#[from] ParseEndpointError),
+    Endpoint(#[from] ParseEndpointError),
     /// The list is empty.
     #[error("names no endpoint: say 'none' for no network")]
     Empty,

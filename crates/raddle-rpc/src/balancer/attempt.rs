@@ -24,8 +24,8 @@ use crate::{
 /// A silent worker costs a call at most one short wait: from then on, connected workers come first,
 /// and then all others are connected to at once.
 ///
-/// If every worker has refused, or there is none, the error is [`CallError::NoWorkers`]; but if all
-/// are healthy and none can run the call, it is the reason of the last one.
+/// If every worker has refused, or there is none, the error is [`CallError::NoWorkers`]. If all
+/// workers are healthy and none can run the call, the error is the reason of the last refusal.
 pub async fn attempt(
     call: CallRequest,
     context: &BalancerContext,

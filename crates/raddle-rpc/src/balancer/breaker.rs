@@ -34,7 +34,7 @@ pub(super) enum BreakerState {
     Healthy,
     /// The last `failures` calls failed. Calls still go to the worker.
     Suspect { failures: u32 },
-    /// No calls until then. `times` is the number of ejections in a row.
+    /// No calls before `until`. `times` is the number of ejections in a row.
     Ejected { until: Instant, times: u32 },
     /// One call tries the worker; others do not wait for its outcome.
     HalfOpen { times: u32 },

@@ -30,7 +30,7 @@ pub(super) struct EndpointHealth {
     record: Mutex<HealthRecord>,
 }
 
-/// Asks discovery to check a worker. Behavior not wait.
+/// Asks discovery to check a worker. Must not block: the caller is on the path of a call.
 pub(super) type RecheckRequest = Box<dyn Fn() + Send + Sync>;
 
 #[derive(Debug, Default)]
@@ -44,7 +44,8 @@ struct HealthRecord {
 pub(super) struct InFlightCall {
     health: Arc<EndpointHealth>,
     started: Instant,
-    /// When the call got its permit and was sent. The time before is not the worker's.
+    /// When the call got its permit and was sent. The time before does not count against the
+    /// worker.
     sent_at: Option<Instant>,
     timeout: Option<Duration>,
     /// The one call that tries a worker in `HalfOpen`.
@@ -221,8 +222,8 @@ impl Drop for InFlightCall {
 /// The health event that an error implies.
 fn health_event(error: &RpcError) -> Option<HealthEvent> {
     match (error.class(), error.code) {
-        // The worker is there and decides for itself. A full worker accepts calls again as soon as
-        // it has room.
+        // The worker is alive and has decided about the call. A full worker accepts calls again as
+        // soon as it has room.
         (ErrorClass::Mismatch, _)
         | (ErrorClass::Transient, Code::ResourceExhausted)
         | (ErrorClass::Call, Code::InvalidArgument) => Some(HealthEvent::Succeeded),

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Time constant: after this long, the past weighs 1/e.
-const FADES_IN: Duration = Duration::from_secs(10);
+/// After this long, the past weighs 1/e.
+const TIME_CONSTANT: Duration = Duration::from_secs(10);
 /// Lower bound. Without it, the estimate of a worker without calls would fade to zero, and its load
 /// would not count.
-const SHORTEST: f64 = 1_000.0;
+const MIN_NANOS: f64 = 1_000.0;
 
 /// A latency estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,8 +25,8 @@ impl Latency {
         let nanos = match known {
             None => took,
             Some(known) => {
-                let left = known.left(now);
-                took.max(known.nanos * left + took * (1.0 - left))
+                let weight = known.past_weight(now);
+                took.max(known.nanos * weight + took * (1.0 - weight))
             }
         };
         Self { nanos, at: now }
@@ -35,13 +35,13 @@ impl Latency {
     /// The estimate in nanoseconds. It fades without calls, so that a worker that was slow is tried
     /// again.
     pub(super) fn nanos(self, now: Instant) -> f64 {
-        (self.nanos * self.left(now)).max(SHORTEST)
+        (self.nanos * self.past_weight(now)).max(MIN_NANOS)
     }
 
     /// Remaining weight of the past.
-    fn left(self, now: Instant) -> f64 {
+    fn past_weight(self, now: Instant) -> f64 {
         let passed = now.saturating_duration_since(self.at);
-        (-passed.as_secs_f64() / FADES_IN.as_secs_f64()).exp()
+        (-passed.as_secs_f64() / TIME_CONSTANT.as_secs_f64()).exp()
     }
 }
 
@@ -64,11 +64,11 @@ mod tests {
         assert_eq!(calm.nanos(start), 10.0 * MILLI);
         let peak = Latency::after(Some(calm), ms(500), start);
         assert_eq!(peak.nanos(start), 500.0 * MILLI);
-        let later = start + FADES_IN;
+        let later = start + TIME_CONSTANT;
         let again = Latency::after(Some(peak), ms(10), later).nanos(later);
         assert!((180.0 * MILLI..200.0 * MILLI).contains(&again), "{again}");
-        assert!(peak.nanos(start + 3 * FADES_IN) < 25.0 * MILLI);
-        assert_eq!(peak.nanos(start + 100 * FADES_IN), SHORTEST);
+        assert!(peak.nanos(start + 3 * TIME_CONSTANT) < 25.0 * MILLI);
+        assert_eq!(peak.nanos(start + 100 * TIME_CONSTANT), MIN_NANOS);
     }
 
     proptest! {
@@ -80,7 +80,7 @@ mod tests {
                 let latency = Latency::after(known, ms(took), now);
                 worst = worst.max(took as f64 * MILLI);
                 prop_assert!(latency.nanos(now) >= took as f64 * MILLI);
-                prop_assert!(latency.nanos(now) <= worst.max(SHORTEST) * 1.000_001);
+                prop_assert!(latency.nanos(now) <= worst.max(MIN_NANOS) * 1.000_001);
                 known = Some(latency);
             }
         }

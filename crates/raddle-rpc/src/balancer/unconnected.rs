@@ -36,25 +36,25 @@ impl Unconnected {
     }
 
     /// Connects to some of the workers, until one is connected, which is a candidate from then on.
-    /// Returns those that failed; `None` if no worker was left.
+    /// Returns the workers that failed; `None` if no worker was left.
     pub(super) async fn connect_any(
         &mut self,
         workers: &[Endpoint],
         tried: &mut Vec<usize>,
     ) -> Option<ConnectFailures> {
-        let count = (0..self.0.len()).filter(|index| self.0[*index] && !tried.contains(index));
-        let count: Vec<_> = count.take(MAX_CONCURRENT + 1).collect();
-        if count.is_empty() {
+        let pending = (0..self.0.len()).filter(|index| self.0[*index] && !tried.contains(index));
+        let pending: Vec<_> = pending.take(MAX_CONCURRENT + 1).collect();
+        if pending.is_empty() {
             return None;
         }
         // Detecting that a machine is gone takes time; do not spend it while there are other
         // workers.
-        let wait = if count.len() > MAX_CONCURRENT {
+        let wait = if pending.len() > MAX_CONCURRENT {
             ConnectWait::Briefly
         } else {
             ConnectWait::UntilDone
         };
-        let attempts = count.into_iter().take(MAX_CONCURRENT);
+        let attempts = pending.into_iter().take(MAX_CONCURRENT);
         let mut attempts: FuturesUnordered<_> = attempts
             .map(
                 |index| async move { (index, workers[index].factory.ensure_connected(wait).await) },

@@ -181,7 +181,7 @@ impl ConnectStatus {
 }
 
 fn no_response() -> RpcError {
-    RpcError::refused(Code::Unavailable, "cannot state the worker: no response")
+    RpcError::refused(Code::Unavailable, "cannot reach the worker: no response")
 }
 
 /// Whether the error means that there was no response at all. All others are an answer.

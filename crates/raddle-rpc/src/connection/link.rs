@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-/// How long `read` may take to receive what the worker sent before it closed.
+/// How long `read` may take to receive what the worker sent before it closed the link.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// When the probe timer fires this late, this process itself was stopped or starved.
@@ -116,7 +116,7 @@ pub(crate) struct LinkCall {
     id: u64,
     slot: Arc<CallSlot>,
     link: Arc<LinkState>,
-    /// Weight of the items read since credit was last given.
+    /// Weight of the items read since credit was last granted.
     read_weight: u32,
     is_finished: bool,
 }
@@ -369,8 +369,8 @@ async fn read(socket: Arc<LinkSocket>, readable: AsyncFd<File>, link: Arc<LinkSt
 async fn write(link: Arc<LinkState>) {
     // No timeout: `watch` decides whether the worker is still alive.
     if let Err(error) = Arc::clone(&link.writer).write(Duration::MAX).await {
-        // `read` sees the end too, and what the worker sent before, such as that it left
-        // gracefully: give it time.
+        // `read` sees the end too, after what the worker sent before, such as a `Leave`: give
+        // `read` time to receive that.
         sleep(DRAIN_TIME).await;
         link.close_calls(&format!("the connection broke ({error})"), LinkEnd::Broken);
     }
@@ -394,7 +394,7 @@ async fn watch(link: Arc<LinkState>, socket: Arc<LinkSocket>) {
             continue;
         }
         let has_moved = link.writer.has_moved() || was_stalled;
-        // Costs a system call, so only when the worker is silent.
+        // This costs a system call, so make it only when the worker is silent.
         let acknowledged = if has_received {
             None
         } else {

@@ -116,7 +116,8 @@ impl Connection {
     }
 
     /// Like `dispatch`, and calls `on_permit` when the call gets its permit: the time before that
-    /// is not the worker's. `wait` says how long to wait for a worker that is not connected.
+    /// does not count against the worker. `wait` says how long to wait for a worker that is not
+    /// connected.
     pub(crate) async fn dispatch_with(
         &self,
         call: CallRequest,

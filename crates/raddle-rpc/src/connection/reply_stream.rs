@@ -27,13 +27,13 @@ pub struct ReplyStream {
     is_accepted: bool,
     /// Released when the call is over, even if the stream is kept longer.
     permit: Option<Permit>,
-    /// Values that callers keep alive as long, see `hold`.
+    /// A value that lives as long as the permit, see [`hold`](Self::hold).
     guard: Option<Box<dyn Send>>,
     /// Notified if the worker is lost during the call.
     loss_listener: Option<Arc<dyn LossListener>>,
 }
 
-/// Is notified when a worker is lost that had accepted a call.
+/// Is notified when a worker that had accepted a call is lost.
 pub(crate) trait LossListener: Send + Sync {
     fn record_loss(&self);
 }
@@ -163,8 +163,8 @@ pub(super) fn error_of_status(status: &Status) -> RpcError {
             return RpcError::no_listener(io);
         }
         message = error.to_string();
-        // In TLS 1.3 a client learns only with the first answer that the server refused it, and h2
-        // keeps of the alert only its text.
+        // In TLS 1.3 a client learns only with the first answer that the server refused it. h2
+        // drops the alert itself and keeps its text.
         if let Some(alert) = message.strip_prefix("received fatal alert: ") {
             let why = format!("the TLS handshake failed: the worker refused us ({alert})");
             return RpcError::refused(Code::Unavailable, why);

@@ -100,7 +100,7 @@ impl worker_server::Worker for Reader {
     }
 }
 
-/// A worker, and a connection factory that was told which encodings the worker reads.
+/// A worker, and a connection factory with the encodings that the worker was published with.
 struct TestWorker {
     called: Arc<Mutex<Vec<Encoding>>>,
     factory: ConnectionFactory,

@@ -23,12 +23,12 @@ pub(crate) const CREDIT_WINDOW: u32 = 256;
 /// Up to this many calls in flight, each message is written at once.
 pub(crate) const FEW_CALLS: usize = 2;
 
-/// Largest credit that a client may give at once; more is a protocol error. Honest clients give
-/// back at most the window.
+/// Largest credit that a client may grant at once; more is a protocol error. Honest clients grant
+/// at most the window.
 pub(crate) const MAX_CREDIT: u32 = 1 << 20;
 
-/// A reader gives credit when it has read items of this weight. No item weighs more: otherwise a
-/// sender could wait for credit that is only given after it has sent more.
+/// A reader grants credit when it has read items of this weight. No item weighs more: otherwise a
+/// sender could wait for credit that is only granted after it has sent more.
 pub(crate) const CREDIT_STEP: u32 = CREDIT_WINDOW / 2;
 
 /// Weight of an item of this size.

@@ -42,15 +42,15 @@ pub(crate) struct LinkWriter {
 
 #[derive(Default)]
 struct WriterState {
-    /// The bytes being sent; `sent` of them are.
+    /// The bytes being sent; the first `sent` of them have left.
     current: Vec<u8>,
     sent: usize,
-    /// The piece of a large body that follows `now`.
+    /// The piece of a large body that follows `current`.
     piece: Bytes,
-    /// The bytes to send after that.
+    /// The bytes to send after `piece`.
     queued: Vec<u8>,
-    /// Ids and end offsets of the frames in `now` and `next`: a frame that was not sent completely
-    /// counts as unsent.
+    /// Ids and end offsets of the frames in `current` and `queued`: a frame that was not sent
+    /// completely counts as unsent.
     current_ends: Vec<(u64, usize)>,
     queued_ends: Vec<(u64, usize)>,
     large: VecDeque<LargeMessage>,
@@ -200,8 +200,8 @@ impl LinkWriter {
             sent,
             ..
         } = &mut *state;
-        let now = current_ends.iter().filter(|(_, end)| end > sent);
-        let unsent = now
+        let in_current = current_ends.iter().filter(|(_, end)| end > sent);
+        let unsent = in_current
             .chain(queued_ends.iter())
             .map(|(id, _)| *id)
             .chain(large.iter().map(|large| large.id))

@@ -63,14 +63,14 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets how workers of others are found.
+    /// Sets how the pool finds workers that it has not started.
     pub fn discovery(mut self, discovery: impl Discovery) -> Self {
         self.discovery = Some(Arc::new(discovery));
         self
     }
 
-    /// Publishes the workers of this pool, in addition to this user on this machine, who finds them
-    /// by the pool's name.
+    /// Sets where else the workers of this pool are published. This user on this machine finds them
+    /// by the pool's name in any case.
     pub fn publisher(mut self, publisher: impl Publisher) -> Self {
         self.publisher = Some(Arc::new(publisher));
         self

@@ -122,8 +122,7 @@ impl WorkerLifecycle {
         }
     }
 
-    /// Waits until the worker has ended, was removed as unusable, or should stop; and stops it
-    /// then.
+    /// Waits until the worker has ended, was removed as unusable, or should stop. Then stops it.
     async fn serve(
         &mut self,
         worker: &dyn Worker,

@@ -1,5 +1,5 @@
-//! The state of a pool's own workers: which are ready, published and counts. The loop that keeps
-//! them running is in `supervisor_loop.rs`.
+//! The state of a pool's own workers: which are ready, which are published, and their call counts.
+//! The loop that keeps them running is in `supervisor_loop.rs`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ use crate::{
     worker::{CallCounts, StopMode, Worker},
 };
 
-/// How long the end of a worker may take to be noticed, after a call has failed because of it.
+/// How long after a failed call the pool may take to notice that its worker has ended.
 const EXIT_DELAY: Duration = Duration::from_millis(20);
 
 /// How long callers wait for the first worker before the log says why.
@@ -453,7 +453,7 @@ impl WorkerSource for WorkerDemand {
 
 impl fmt::Debug for PoolSupervisor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keeper")
+        f.debug_struct("PoolSupervisor")
             .field("state", &*self.state.borrow())
             .finish_non_exhaustive()
     }

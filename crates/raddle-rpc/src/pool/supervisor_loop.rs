@@ -78,7 +78,7 @@ impl SupervisorLoop {
         }
     }
 
-    /// Keeps workers running until they should stop and all have.
+    /// Keeps workers running until a stop is requested and all workers have ended.
     pub(super) async fn run(mut self) {
         let requested = *self.stop.borrow_and_update();
         requested.into_iter().for_each(|mode| self.stop(mode));
@@ -144,8 +144,8 @@ impl SupervisorLoop {
         self.apply(SupervisorEvent::Stop, "");
     }
 
-    /// Passes an event to the core, and carries out the effects. `how` is how the worker ended that
-    /// the event is about.
+    /// Passes an event to the core, and carries out the effects. If the event is the end of a
+    /// worker, `how` says how the worker ended.
     fn apply(&mut self, event: SupervisorEvent, how: &str) {
         let now = self.now();
         for effect in self.core.on(event, now) {

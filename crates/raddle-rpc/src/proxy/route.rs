@@ -1,6 +1,6 @@
 //! Routes: how routines call others in the pool that they were called in.
 //!
-//! A route tells where workers are, and nothing else about them. It travels with every call, so it
+//! A route says where workers are, and nothing else about them. It travels with every call, so it
 //! is bounded, encoded once per change of the workers, and decoded only by routines that call
 //! others.
 
@@ -125,8 +125,8 @@ struct RouteKey {
     route: Bytes,
     /// The sender is on this machine.
     is_local_caller: bool,
-    /// The sender is the pool that has started this worker, or a program of the same user. Only to
-    /// workers that these name does this worker prove its membership.
+    /// The sender is the pool that has started this worker, or a program of the same user. This
+    /// worker proves its membership only to workers that such a sender names.
     is_pool_caller: bool,
 }
 
@@ -253,8 +253,8 @@ async fn start_proxy(key: RouteKey, identity: NestedIdentity) -> Result<WorkerPr
         .map_err(|error| NoWorkersAvailable(Some(error.to_string())).into())
 }
 
-/// The workers of a received route that can be called. To a sender on another machine, loopback
-/// addresses and Unix sockets mean others than to us.
+/// The workers of a received route that can be called. Loopback addresses and Unix sockets from a
+/// sender on another machine name workers there, so they are left out.
 fn usable_workers(workers: Vec<v1::WorkerMetadata>, is_local_caller: bool) -> Vec<WorkerMetadata> {
     let read = workers
         .into_iter()
@@ -285,7 +285,7 @@ pub(crate) enum Routing {
 }
 
 impl Routing {
-    /// Where the nested calls of a routine go that was called with this route.
+    /// Where nested calls go in a routine that was called with this route.
     pub(crate) fn destination(self, route: Bytes, proxies: &Arc<NestedProxies>) -> CallDestination {
         if route.is_empty() || self == Self::Forbidden {
             return CallDestination::None;

@@ -175,7 +175,7 @@ impl Authorizer {
         if error.kind() == io::ErrorKind::InvalidData {
             self.refuse("malformed", &error, from);
         } else if error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none() {
-            // Our own timeout, not the kernel's `ETIMEDOUT` for a machine that is gone.
+            // This is our own timeout, not the kernel's `ETIMEDOUT` for a machine that is gone.
             self.refuse("unread", &"the peer did not read its replies", from);
         }
     }

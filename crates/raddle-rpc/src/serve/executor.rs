@@ -109,7 +109,7 @@ struct RunningCall {
 /// Removes a call from the table when it ends, however it ends.
 struct InFlight {
     executor: Arc<Executor>,
-    number: CallId,
+    call_id: CallId,
 }
 
 /// A worker's activity.
@@ -175,7 +175,7 @@ impl Executor {
     /// Starts a call of this caller, or returns why not.
     pub(super) fn start_call(
         self: &Arc<Self>,
-        number: CallId,
+        call_id: CallId,
         call: v1::Call,
         caller: &AuthorizedPeer,
         sink: &ReplySink,
@@ -197,7 +197,7 @@ impl Executor {
                 caller.routing
             }
         };
-        let outcome = self.accept_call(number, call, routing, sink);
+        let outcome = self.accept_call(call_id, call, routing, sink);
         outcome.inspect_err(|error| {
             self.setup
                 .authorizer
@@ -216,7 +216,7 @@ impl Executor {
 
     fn accept_call(
         self: &Arc<Self>,
-        number: CallId,
+        call_id: CallId,
         mut call: v1::Call,
         routing: Routing,
         sink: &ReplySink,
@@ -290,7 +290,7 @@ impl Executor {
         if is_full(calls.running.len()) {
             return Err(full());
         }
-        if calls.running.contains_key(&number) {
+        if calls.running.contains_key(&call_id) {
             return Err(RpcError::refused(
                 Code::InvalidArgument,
                 "a call with this id is already in flight",
@@ -300,7 +300,7 @@ impl Executor {
         // it ends.
         let in_flight = InFlight {
             executor: Arc::clone(self),
-            number,
+            call_id,
         };
         let abort = if accepted.is_plain() {
             self.spawn_plain(accepted, in_flight, sink)
@@ -308,7 +308,7 @@ impl Executor {
             self.spawn_async(accepted, in_flight)
         };
         calls.running.insert(
-            number,
+            call_id,
             RunningCall {
                 routine: name,
                 abort,
@@ -362,14 +362,14 @@ impl Executor {
     }
 
     /// Cancels a call.
-    pub(super) fn cancel(&self, number: CallId) {
-        let running = self.calls().running.get(&number).cloned();
+    pub(super) fn cancel(&self, call_id: CallId) {
+        let running = self.calls().running.get(&call_id).cloned();
         running.iter().for_each(|running| running.abort.abort());
     }
 
     /// Cancels all calls of a closed link.
     pub(super) fn cancel_link(&self, link: u64) {
-        let of_link = self.running(|number| number.link == link);
+        let of_link = self.running(|call_id| call_id.link == link);
         of_link.iter().for_each(|running| running.abort.abort());
     }
 
@@ -378,17 +378,17 @@ impl Executor {
         calls
             .running
             .iter()
-            .filter(|(number, _)| matches(number))
+            .filter(|(call_id, _)| matches(call_id))
             .map(|(_, running)| running.clone())
             .collect()
     }
 
     /// Adds credit for items of a call. Returns whether the total is plausible; for a call that has
     /// ended, always.
-    pub(super) fn add_credit(&self, number: CallId, items: u32) -> bool {
+    pub(super) fn add_credit(&self, call_id: CallId, items: u32) -> bool {
         self.calls()
             .running
-            .get(&number)
+            .get(&call_id)
             .is_none_or(|running| running.sink.add_credit(items))
     }
 
@@ -399,7 +399,7 @@ impl Executor {
         calls.running.len()
     }
 
-    /// Cancels all calls, and tells their callers. Returns how many.
+    /// Cancels all calls, and notifies their callers. Returns how many there were.
     pub(super) fn cancel_all(&self) -> usize {
         let all = self.running(|_| true);
         for running in &all {
@@ -500,7 +500,7 @@ impl Executor {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut calls = self.executor.calls();
-        calls.running.remove(&self.number);
+        calls.running.remove(&self.call_id);
         let left = calls.running.len();
         if left == 0 {
             calls.idle_since = Some(Instant::now());
@@ -635,9 +635,9 @@ mod tests {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     at_once.wait();
-                    let number = CallId { link: round, id: 1 };
+                    let call_id = CallId { link: round, id: 1 };
                     executor
-                        .start_call(number, call(), &caller(), &sink)
+                        .start_call(call_id, call(), &caller(), &sink)
                         .unwrap();
                 });
                 at_once.wait();

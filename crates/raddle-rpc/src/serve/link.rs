@@ -74,7 +74,7 @@ pub(super) struct LinkSession {
     /// When data was last received, by the limiter's clock.
     last_active: AtomicU64,
     reader: Mutex<LinkSessionReader>,
-    /// The client no longer wants replies.
+    /// Notified when the link is closed.
     ended: Notify,
 }
 
@@ -91,7 +91,7 @@ struct LinkSessionReader {
     decoder: LinkReader,
     /// The reading task, and its runtime.
     task: Option<(runtime::Id, AbortHandle)>,
-    /// The client was told to leave, and its requests are ignored.
+    /// The limiter evicted the link: `Leave` was sent, and further requests are ignored.
     is_evicted: bool,
     is_closed: bool,
 }
@@ -162,7 +162,7 @@ impl LinkServer {
         self.all().iter().for_each(|link| link.read_on(runtime));
     }
 
-    /// Closes all links gracefully. Returns when everything was sent, or after `patience`.
+    /// Closes all links gracefully. Returns when everything was sent, or after `limit`.
     pub(super) async fn close_all(&self, limit: Duration) {
         self.lock().is_closed = true;
         self.all()
@@ -280,7 +280,7 @@ impl LinkSession {
                 }
             }
             Some(What::Credit(items)) if !self.executor.add_credit(call_id, items) => {
-                let message = "the client gave more credit than the limit";
+                let message = "the client granted more credit than the limit";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
             Some(What::Credit(_)) => {}
@@ -292,7 +292,8 @@ impl LinkSession {
         Ok(())
     }
 
-    /// Whether one more call may be in flight.
+    /// Refuses the call, and counts the refusal, if the link has too many calls in flight. The
+    /// sink of the call is counted already.
     fn has_room(&self) -> Result<(), RpcError> {
         if self.in_flight.load(Ordering::Relaxed) <= MAX_CALLS {
             return Ok(());

@@ -272,7 +272,7 @@ async fn serve(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(MAX_STREAMS)
-        // So that large arguments arrive in few frames.
+        // Large arguments arrive in few frames.
         .max_frame_size(MAX_FRAME)
         // A client that cancels many calls is not an attacker.
         .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))

@@ -86,7 +86,7 @@ impl ReplySink {
 
     /// Sends the `Ack`, and waits until the transport has written it, or the client is gone. Called
     /// before the routine is first polled: if the worker dies in the routine, the caller knows that
-    /// it may have begun.
+    /// the routine may have begun.
     pub(super) async fn ack(&self) {
         self.send_ack();
         if let SinkTarget::Grpc(to) = &self.0.target {

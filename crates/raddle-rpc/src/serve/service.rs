@@ -66,19 +66,19 @@ impl Worker for WorkerService {
     ) -> Result<Response<Self::DispatchStream>, Status> {
         let peer = peer_of(&request)?;
         let (send, replies) = mpsc::unbounded_channel();
-        let number = CallId {
+        let call_id = CallId {
             link: self.executor.next_link_id(),
             id: 0,
         };
         let sink = ReplySink::of_grpc(send);
         let accepted = self
             .executor
-            .start_call(number, request.into_inner(), &peer.caller, &sink);
+            .start_call(call_id, request.into_inner(), &peer.caller, &sink);
         accepted.map_err(|error| status(&error))?;
         let executor = Arc::clone(&self.executor);
         Ok(Response::new(Box::pin(DispatchStream {
             executor,
-            number,
+            call_id,
             sink,
             replies,
             _guard: peer.track_request(),
@@ -167,7 +167,7 @@ fn status(error: &RpcError) -> Status {
 /// The replies of one `Dispatch` call. They are produced as fast as the client reads them.
 struct DispatchStream {
     executor: Arc<Executor>,
-    number: CallId,
+    call_id: CallId,
     sink: ReplySink,
     replies: UnboundedReceiver<(answer::What, Bytes)>,
     _guard: RequestGuard,
@@ -208,7 +208,8 @@ impl Stream for DispatchStream {
                 value: body,
                 ..exception
             }),
-            // `begin` has checked the encoding already, so `encodings` is empty.
+            // `Executor::start_call` checks the encoding before this stream exists, so `encodings`
+            // is empty.
             answer::What::Refusal(v1::Refusal { code, message, .. }) => {
                 return Poll::Ready(Some(Err(Status::new(code.into(), message))));
             }
@@ -223,7 +224,7 @@ impl Stream for DispatchStream {
 impl Drop for DispatchStream {
     fn drop(&mut self) {
         if !self.is_finished {
-            self.executor.cancel(self.number);
+            self.executor.cancel(self.call_id);
         }
     }
 }

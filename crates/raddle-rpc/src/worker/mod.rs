@@ -96,7 +96,7 @@ pub enum StopMode {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// It was started previous.
+    /// It was started already.
     #[error("the worker was started already")]
     Started,
     /// It is not running.
@@ -132,7 +132,7 @@ impl StopMode {
         }
     }
 
-    /// Time limit for the whole stop, if the worker itself needs `beyond`.
+    /// Time limit for the whole stop, if the worker needs `margin` beyond its calls.
     pub(crate) fn time_limit(self, margin: Duration) -> Option<Duration> {
         match self {
             Self::Cancel => Some(margin),

@@ -32,7 +32,7 @@ use crate::{
 
 /// Default time limit for the start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How far the process's exit and the end of its socket may be apart.
+/// Maximum time between the exit of the process and the end of its socket, in either order.
 const EXIT_SKEW: Duration = Duration::from_secs(1);
 /// How long the worker may take to report its counts. User code does not delay it.
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -213,7 +213,7 @@ impl WorkerProcess {
         }
     }
 
-    /// Tells the worker to stop. May be called again with a faster mode.
+    /// Requests the worker to stop. May be called again with a faster mode.
     pub(super) fn stop(&self, mode: StopMode) {
         // Fails when the process has ended.
         let _ = self.commands.send(ProcessCommand::Stop(mode));

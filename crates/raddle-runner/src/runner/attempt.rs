@@ -77,7 +77,7 @@ pub(super) struct Attempt<'a> {
     /// Standard output, standard error, and the reply channel.
     pub(super) captures: Vec<Capture>,
     pub(super) feed: Option<InputFeed>,
-    pub(super) start_watch: Option<LimitWatch>,
+    pub(super) limit_watch: Option<LimitWatch>,
     /// In a container: time of the next check of the container's limits.
     next_check: Option<Duration>,
     pub(super) usage: ResourceUsage,
@@ -94,7 +94,7 @@ impl<'a> Attempt<'a> {
         stdin: Option<Vec<u8>>,
     ) -> Result<Self, ExitStatus> {
         let refused = |error| ExitStatus::ResourceExhausted {
-            message: format!("the system refused a pipe: {error}"),
+            message: format!("the kernel refused a pipe: {error}"),
         };
         let now = sys::now();
         if lease_deadline_of(runner).is_some_and(|deadline| deadline <= now) {
@@ -130,20 +130,20 @@ impl<'a> Attempt<'a> {
             || start.limits.clone(),
             |_| sandbox::with_default_limits(&start.limits),
         );
-        let start_watch = if limits.is_empty() {
+        let limit_watch = if limits.is_empty() {
             None
         } else {
             runner.start_watch(start, &limits, now)
         };
-        let enforced = start_watch
+        let enforced = limit_watch
             .as_ref()
             .map(LimitWatch::enforced)
             .unwrap_or_default();
         let mut rlimits = limit_watch::rlimits(&limits, enforced, start.sandbox.is_some());
         rlimits.extend(start.sandbox.iter().flat_map(|_| sandbox::rlimits()));
         let is_host = matches!(start.program, ExecTarget::Host { .. });
-        // Held until the host has a copy: the worker then sees by the end of the connection that
-        // the host is gone.
+        // Held until the host has a copy. After that only the host holds it, so the end of the
+        // connection shows the worker that the host is gone.
         let host_socket = runner.host_socket.take_if(|_| is_host);
         let plan = ChildPlan {
             envp: &prepared.envp(),
@@ -155,7 +155,7 @@ impl<'a> Attempt<'a> {
                 .chain(host_socket.as_ref().map(AsFd::as_fd))
                 .collect::<Vec<_>>(),
             rlimits: &rlimits,
-            cgroup: start_watch.as_ref().and_then(LimitWatch::join),
+            cgroup: limit_watch.as_ref().and_then(LimitWatch::join),
             leads: true,
         };
         // Set the title before the command exists, so that it is visible as soon as the command is.
@@ -182,13 +182,13 @@ impl<'a> Attempt<'a> {
                     ChildStep::Clone,
                     io::Error::new(error.kind(), error.to_string()),
                 )),
-                None => unreachable!("looked at above"),
+                None => unreachable!("handled above"),
             },
         };
         let pid = spawned.map_err(|(step, error)| prepared.failure(start, step, &error))?;
-        if start_watch
+        if limit_watch
             .as_ref()
-            .is_some_and(|start_watch| start_watch.due().is_some())
+            .is_some_and(|limit_watch| limit_watch.due().is_some())
         {
             // Sampled limits need a sampler that is scheduled even among the processes of a fork
             // bomb. The command exists already and keeps its own niceness.
@@ -225,7 +225,7 @@ impl<'a> Attempt<'a> {
             started_due: Some(now + STARTED_LINGER),
             captures,
             feed,
-            start_watch,
+            limit_watch,
             next_check: runner.is_init.then_some(now),
             usage: ResourceUsage::default(),
             started_at,
@@ -337,7 +337,7 @@ impl<'a> Attempt<'a> {
             self.stop.deadline().filter(|_| running),
             lease_deadline_of(runner)
                 .filter(|_| running && self.stop.stage() != StopStage::Killing),
-            self.start_watch
+            self.limit_watch
                 .as_ref()
                 .and_then(LimitWatch::due)
                 .filter(|_| self.is_sampled()),
@@ -388,7 +388,7 @@ impl<'a> Attempt<'a> {
         }
         if self.is_sampled()
             && self
-                .start_watch
+                .limit_watch
                 .as_ref()
                 .and_then(LimitWatch::due)
                 .is_some_and(|at| at <= now)
@@ -409,10 +409,10 @@ impl<'a> Attempt<'a> {
         // Children that have exited must not count.
         self.reap();
         let reaped = Duration::from_micros(self.usage.user_us + self.usage.system_us);
-        let Some(start_watch) = &mut self.start_watch else {
+        let Some(limit_watch) = &mut self.limit_watch else {
             return;
         };
-        let hold = match start_watch.sample(self.root, self.sandboxed.as_ref(), reaped) {
+        let hold = match limit_watch.sample(self.root, self.sandboxed.as_ref(), reaped) {
             LimitVerdict::Over(exit) => return self.kill(runner, exit, now),
             // A tree that is being stopped gets the CPU time it needs to exit.
             LimitVerdict::Hold => self.stop.stage() == StopStage::Running,
@@ -493,15 +493,15 @@ impl<'a> Attempt<'a> {
             sys::set_urgent(false);
         }
         if self
-            .start_watch
+            .limit_watch
             .as_ref()
-            .is_some_and(|start_watch| start_watch.due().is_some())
+            .is_some_and(|limit_watch| limit_watch.due().is_some())
         {
             sys::set_niceness(self.niceness);
         }
-        if let Some(start_watch) = &self.start_watch {
-            self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(start_watch.peak_rss());
-            if self.cause.is_none() && start_watch.out_of_memory() {
+        if let Some(limit_watch) = &self.limit_watch {
+            self.usage.peak_rss_bytes = self.usage.peak_rss_bytes.max(limit_watch.peak_rss());
+            if self.cause.is_none() && limit_watch.out_of_memory() {
                 self.cause = Some(ExitStatus::OutOfMemory);
             }
         }

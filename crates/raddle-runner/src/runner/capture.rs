@@ -99,8 +99,8 @@ impl Capture {
         self.due.get_or_insert(now + LINGER);
     }
 
-    /// Queues the output if enough was collected or it has waited long enough. Returns whether it
-    /// did.
+    /// Queues the output if enough was collected or it has waited long enough. Returns whether the
+    /// output was queued.
     pub(crate) fn send_if_due(&mut self, now: Duration, control: &mut ControlSocket) -> bool {
         let send = self.buf.len() >= SEND_SIZE || self.due.is_some_and(|due| due <= now);
         if send {

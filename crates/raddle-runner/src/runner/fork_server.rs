@@ -50,7 +50,8 @@ const MAX_REPLY: usize = 64;
 pub(super) struct ForkServer {
     pid: u32,
     socket: OwnedFd,
-    /// It failed. It cannot be replaced, because the runner has received tasks since.
+    /// Whether the fork server failed. It cannot be replaced, because the runner has received tasks
+    /// since.
     is_broken: Cell<bool>,
 }
 
@@ -77,7 +78,7 @@ impl ForkServer {
         self.pid
     }
 
-    /// Whether it was killed, or does not reply.
+    /// Whether the fork server was killed, or does not reply.
     pub(super) fn is_broken(&self) -> bool {
         self.is_broken.get()
     }
@@ -94,7 +95,7 @@ impl ForkServer {
 
     /// Requests a fork. Until the reply arrives, the fork server counts as broken.
     fn request_fork(&self, plan: &ChildPlan<'_>, request: &ExecRequest) -> io::Result<u32> {
-        // In a memfd that the fork server passes on without reading it.
+        // The request is in a memfd that the fork server passes on without reading it.
         let memory =
             sys::create_memfd(c"raddle-request", &frame::encode(&(request, plan.rlimits)))?;
         let passed = [memory.as_fd(), plan.stdin]

@@ -208,8 +208,8 @@ pub(crate) fn rlimits(
     if let Some(mb) = limits.memory_mb
         && !enforced.memory
     {
-        // A backstop for growth between two samples. It is generous, because it also counts address
-        // space that is never touched.
+        // A backstop for growth between two samples. It is generous, because RLIMIT_DATA also
+        // counts address space that is never touched.
         own.push((
             Resource::Data,
             mb.saturating_mul(2).saturating_add(256).saturating_mul(MIB),

@@ -63,7 +63,7 @@ pub(crate) struct RunnerProcess {
     /// Forks the functions of this program, if it has any; or the reason why it cannot.
     fork_server: Option<io::Result<ForkServer>>,
     title_idle: String,
-    /// The connection of the host that it is to start.
+    /// The connection of the host that this runner must start.
     host_socket: Option<OwnedFd>,
     /// Found when the first attempt with limits starts. The inner `None` means that no cgroup is
     /// delegated.

@@ -165,8 +165,8 @@ impl PreparedAttempt {
             ExecTarget::Function(name) if start.sandbox.is_some() => {
                 Some(Executable::function(name)?)
             }
-            // Checked here, because an error in the forked process could not be told from an error
-            // of the function.
+            // Checked here, because an error in the forked process would look like an error of the
+            // function.
             ExecTarget::Function(_) => match start.cwd.as_deref().and_then(unusable_directory) {
                 Some(exit) => return Err(exit),
                 None => None,
@@ -199,13 +199,13 @@ impl PreparedAttempt {
         };
         match step {
             ChildStep::Clone => ExitStatus::ResourceExhausted {
-                message: format!("the system refused a process: {error}"),
+                message: format!("the kernel refused a process: {error}"),
             },
             ChildStep::Setup | ChildStep::Exec
                 if is_shortage(error) && start.limits.memory_mb.is_none() =>
             {
                 ExitStatus::ResourceExhausted {
-                    message: format!("the system refused a process: {error}"),
+                    message: format!("the kernel refused a process: {error}"),
                 }
             }
             ChildStep::Setup => failed(format!("the process could not be set up: {error}")),
@@ -245,7 +245,7 @@ impl PreparedAttempt {
     }
 }
 
-/// Whether the system is out of a resource. The task is not to blame for that, unless it has its
+/// Whether the kernel is out of a resource. The task is not to blame for that, unless it has its
 /// own limit.
 fn is_shortage(error: &io::Error) -> bool {
     matches!(

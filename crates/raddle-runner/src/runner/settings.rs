@@ -36,8 +36,8 @@ pub(super) const FORK_SERVER_FAILED: i32 = 1;
 /// Exit code of a Raddle process that failed itself, and not the command that it runs. The command
 /// line uses the same code.
 pub(crate) const FAULT: i32 = 125;
-/// Exit code of a runner that the system refused a resource during its setup. Its worker then knows
-/// that nothing was started.
+/// Exit code of a runner to which the kernel refused a resource during its setup. Its worker then
+/// knows that nothing was started.
 pub(crate) const NOT_SET_UP: i32 = 71;
 /// The variable that names the descriptor of a host's connection. Commands do not see variables
 /// with this prefix.

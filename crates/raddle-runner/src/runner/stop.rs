@@ -230,10 +230,10 @@ impl Attempt<'_> {
     /// A command that cannot fork any more may exit before a sample sees why: check the limits on
     /// the processes it left.
     fn check_survivors(&mut self) {
-        if let Some(start_watch) = &mut self.start_watch
+        if let Some(limit_watch) = &mut self.limit_watch
             && self.cause.is_none()
             && let LimitVerdict::Over(exit) =
-                start_watch.sample(self.root, self.sandboxed.as_ref(), Duration::ZERO)
+                limit_watch.sample(self.root, self.sandboxed.as_ref(), Duration::ZERO)
         {
             self.cause = Some(exit);
         }

@@ -42,11 +42,11 @@ pub(crate) fn call(name: &str, input: Vec<u8>, mut reply: File) -> i32 {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
                 .build()
-                .expect("threads can be had");
+                .expect("a thread can be started");
             let sum = runtime.block_on(async {
                 tokio::spawn(async { 40 + 2 })
                     .await
-                    .expect("it does not panic")
+                    .expect("the thread does not panic")
             });
             answer(&sum.to_string());
             0

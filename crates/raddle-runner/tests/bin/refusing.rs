@@ -1,11 +1,11 @@
-//! Imitates a system that refuses parts of a sandbox: installs a seccomp filter for this process
+//! Imitates a kernel that refuses parts of a sandbox: installs a seccomp filter for this process
 //! and its children.
 
 use std::{io, os::unix::process::CommandExt, process::Command};
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
-/// Executes this program with these arguments on a system that refuses `what`. Returns only on
+/// Executes this program with these arguments on a kernel that refuses `what`. Returns only on
 /// failure.
 pub(crate) fn exec_refusing(what: &str, arguments: impl Iterator<Item = String>) -> io::Error {
     let mut rules = vec![load(0)];

@@ -1,7 +1,7 @@
 //! The program that the tests start as a runner. It is also a worker that can be killed: `worker
 //! SCRIPT` starts a runner that runs the script, prints the pids of runner and command, and waits
 //! for the end; `boxed SCRIPT` runs it in a sandbox. `refusing WHAT ARGS…` runs this program with
-//! these arguments on a system that refuses some calls.
+//! these arguments on a kernel that refuses some calls.
 
 mod functions;
 mod refusing;

@@ -33,7 +33,7 @@ fn reply_to(frames: &[Vec<u8>]) -> RunnerEvent {
         .read_to_end(said.buffer())
         .unwrap();
     assert!(init.wait().unwrap().success());
-    said.next().unwrap().expect("it has answered")
+    said.next().unwrap().expect("process 1 has replied")
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn process_1_refuses_a_supervisor_of_another_version() {
         &[unknown],
     ] {
         let RunnerEvent::Done(done) = reply_to(frames) else {
-            panic!("it has begun")
+            panic!("the attempt has begun")
         };
         let ExitStatus::NoHandler { message } = &done.exit else {
             panic!("{:?}", done.exit)
@@ -60,7 +60,7 @@ fn process_1_refuses_a_supervisor_of_another_version() {
     }
     // With the same version it gets to the isolation check, which fails outside a container.
     let RunnerEvent::Done(done) = reply_to(&[encode(&ToRunner::Version(VERSION)), start]) else {
-        panic!("it has begun")
+        panic!("the attempt has begun")
     };
     assert!(
         matches!(done.exit, ExitStatus::SpawnFailed { .. }),

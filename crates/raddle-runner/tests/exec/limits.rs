@@ -114,7 +114,7 @@ async fn survive_fork_bombs(rig: &mut Rig) {
             if exit != ExitStatus::Timeout {
                 assert!(
                     fuse.burns(),
-                    "the limit ended the bomb, not the want of a fuse"
+                    "the limit ended the bomb, not the missing fuse file"
                 );
                 break;
             }

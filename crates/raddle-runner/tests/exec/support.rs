@@ -192,7 +192,7 @@ impl Rig {
         within(self.runner.close()).await;
         assert!(
             !Path::new(&format!("/proc/{pid}")).exists(),
-            "the runner is left"
+            "the runner is still running"
         );
         assert_eq!(alive(&self.mark), Vec::<String>::new());
     }

@@ -211,7 +211,7 @@ fn failed(error: rcgen::Error) -> IssueError {
 
 impl fmt::Debug for IssuedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issued")
+        f.debug_struct("IssuedCertificate")
             .field("validity", &self.validity)
             .finish_non_exhaustive()
     }

@@ -133,7 +133,9 @@ fn who() -> impl Strategy<Value = String> {
         Just("*".to_owned()),
         Just("@anyone".to_owned()),
         "spiffe://[a-c]{1,2}(/[a-c*]{1,2}){0,2}",
-        "[a-c*]{1,2}(\\.[a-c]{1,2}){0,2}".prop_filter("a star is everybody", |host| host != "*"),
+        "[a-c*]{1,2}(\\.[a-c]{1,2}){0,2}"
+            .prop_filter("a single star matches every verified peer", |host| host
+                != "*"),
     ]
 }
 

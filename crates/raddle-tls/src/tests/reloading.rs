@@ -55,14 +55,14 @@ fn changed_files_are_used_by_new_connections_only() {
         Some(HandshakeError::Ours(HandshakeErrorKind::UnknownIssuer))
     ));
     // The open connection goes on.
-    let mut heard = [0; 5];
+    let mut received = [0; 5];
     met.client.writer().write_all(b"still").unwrap();
     let mut log = Vec::new();
     met.client.write_tls(&mut log).unwrap();
     met.server.read_tls(&mut &log[..]).unwrap();
     met.server.process_new_packets().unwrap();
-    met.server.reader().read_exact(&mut heard).unwrap();
-    assert_eq!(&heard, b"still");
+    met.server.reader().read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"still");
 }
 
 #[test]
@@ -191,24 +191,24 @@ fn error_is_logged_once_without_secrets() {
     let worker = loaded(&ca, &issue(&ca, &[HOST], a_day()));
     let next = issue(&ca, &[HOST], a_day());
     let key = &worker.paths[2];
-    let look = || capture_logs(|| drop(worker.credentials.reload()));
+    let reload_log = || capture_logs(|| drop(worker.credentials.reload()));
     fs::write(key, &next.key).unwrap();
-    let log = look();
+    let log = reload_log();
     assert!(
         log.contains("WARN")
             && log.contains(key.to_str().unwrap())
             && log.contains("keeping the previous"),
         "{log}"
     );
-    assert_eq!(look(), "", "unchanged");
+    assert_eq!(reload_log(), "", "unchanged");
     fs::write(key, &next.key[..next.key.len() - 30]).unwrap();
-    let log = look();
+    let log = reload_log();
     assert!(log.contains("ends in the middle"), "{log}");
     let secret = &next.key.lines().nth(1).unwrap()[..12];
     assert!(!log.contains(secret), "{log}");
     fs::write(key, &next.key).unwrap();
     fs::write(&worker.paths[1], &next.certificate).unwrap();
-    assert!(look().contains("credentials changed; new connections"));
+    assert!(reload_log().contains("credentials changed; new connections"));
 }
 
 #[test]

@@ -55,11 +55,11 @@ async fn timeout_while_waiting_for_a_permit_does_not_count_against_the_worker() 
     assert_eq!(
         (fake.take_calls(), context.workers()[0].in_flight()),
         (1, 1),
-        "none of them was sent"
+        "no timed-out call was sent"
     );
     assert!(is_admitted(&context));
     tokio::time::resume();
-    // None of them has kept a index in the queue for permits.
+    // None of the timed-out calls has kept its place in the queue for permits.
     fake.allow_end(true);
     end(first).await;
     call(&RoundRobin, &context, None).await.unwrap();

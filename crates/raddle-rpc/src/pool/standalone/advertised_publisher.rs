@@ -1,4 +1,4 @@
-//! A publisher that replaces addresses by public ones.
+//! A publisher that replaces listening addresses by public ones.
 
 use std::sync::Arc;
 

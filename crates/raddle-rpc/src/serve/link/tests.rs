@@ -9,7 +9,7 @@ use super::{super::executor::ExecutorSetup, *};
 use crate::{proxy::Routing, stream::PeerIdentity};
 
 #[tokio::test]
-async fn client_that_connects_during_the_stop_is_told_so() {
+async fn client_that_connects_during_the_stop_receives_leave() {
     let executor = Executor::new(ExecutorSetup::for_test(
         Routines::default(),
         &Handle::current(),

@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn limits_of_a_task_override_the_defaults() {
-        let said = Limits {
+        let requested = Limits {
             memory_mb: Some(2000),
             cpu_percent: Some(50),
             max_fds: None,
@@ -113,9 +113,9 @@ mod tests {
         };
         let all = Limits {
             max_fds: Some(1024),
-            ..said.clone()
+            ..requested.clone()
         };
-        assert_eq!(with_default_limits(&said), all);
+        assert_eq!(with_default_limits(&requested), all);
         assert_eq!(with_default_limits(&Limits::default()).cpu_percent, None);
     }
 }

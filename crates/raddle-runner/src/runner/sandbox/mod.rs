@@ -9,8 +9,8 @@
 //! | --- | --- | --- |
 //! | namespaces | `shim.rs`, `network.rs` | other processes, the network, the host name, shared memory of others |
 //! | ids | `ids.rs` | the worker's user and all others |
-//! | root | `root.rs` | all files except the system's, which are read-only, and two directories in memory |
-//! | landlock | `landlock.rs` | files outside the writable directories, should the root have a hole |
+//! | root | `root.rs` | all files except those of the operating system, which are read-only, and two directories in memory |
+//! | landlock | `landlock.rs` | files outside the writable directories, if the root has a hole |
 //! | filter | `filter.rs` | the kernel, from system calls that no command needs and that had vulnerabilities |
 //!
 //! A layer that the kernel refuses is an error: a partial sandbox counts as none. Only a task that
@@ -82,7 +82,7 @@ pub(super) enum StartError {
     Step(ChildStep, io::Error),
 }
 
-/// Layers that the sandbox omits, because the system refuses them and its task allows that.
+/// Layers that the sandbox omits, because the kernel refuses them and its task allows that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MissingLayers {
     /// Namespaces, and with them the ids and the root, which need a namespace.
@@ -106,7 +106,7 @@ impl MissingLayers {
             Layer::Namespaces | Layer::Ids | Layer::Root => &mut self.namespaces,
             Layer::Landlock => &mut self.landlock,
             Layer::Filter => &mut self.filter,
-            // Every system lets a process drop its privileges, so a refusal is a real error.
+            // Every kernel lets a process drop its privileges, so a refusal is a real error.
             Layer::Privileges => return false,
         };
         !std::mem::replace(lacking, true)
@@ -126,7 +126,7 @@ impl Layer {
     }
 
     /// Turns an error of this layer into a refusal that names the step. A shortage is not a
-    /// refusal: a task with `fallback` must not lose a layer because the system is briefly out of
+    /// refusal: a task with `fallback` must not lose a layer because the kernel is briefly out of
     /// memory, processes or descriptors.
     fn refused(self, what: impl Into<String>) -> impl FnOnce(io::Error) -> StartError {
         let what = what.into();

@@ -1,6 +1,6 @@
-//! The file system of a sandboxed command: the system's directories, read-only; `/scratch` and
-//! `/tmp` in memory, which vanish with the sandbox; a few devices; its own processes; and the
-//! mounts of its task.
+//! The file system of a sandboxed command: the operating system's directories, read-only;
+//! `/scratch` and `/tmp` in memory, which vanish with the sandbox; a few devices; its own
+//! processes; and the mounts of its task.
 
 use std::{
     ffi::CString,
@@ -28,7 +28,7 @@ use crate::{HANDLER, message::SandboxConfig, sys};
 
 /// Where the new root is assembled. The host's files there are not visible inside anyway.
 const STAGE: &str = "/tmp";
-/// The system's directories. Some may be links to others.
+/// The operating system's directories. Some may be links to others.
 const SYSTEM: [&str; 7] = [
     "/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32",
 ];
@@ -102,8 +102,8 @@ pub(super) fn accessible_paths<'a>(
 /// Builds the root and enters it. The process must be in its own namespaces.
 pub(super) fn enter_root(sandbox: &SandboxConfig) -> Result<(), StartError> {
     if let Some(directory) = &sandbox.directory {
-        // Enter it now: the new root may be assembled on top of it. From here on it is reachable as
-        // ".".
+        // Enter the directory now: the new root may be assembled on top of it. From here on the
+        // directory is reachable as ".".
         std::env::set_current_dir(directory)
             .map_err(|error| StartError::Step(ChildStep::Chdir, error))?;
     }
@@ -116,7 +116,7 @@ pub(super) fn enter_root(sandbox: &SandboxConfig) -> Result<(), StartError> {
         "keep mounts to itself",
         mount_change("/", private).map_err(Into::into),
     )?;
-    // Opened before the new root is assembled, which may hide them.
+    // Open the mounts before the new root is assembled, which may hide them.
     let mounts = sandbox
         .mounts
         .iter()

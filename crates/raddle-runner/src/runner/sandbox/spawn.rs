@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{message::SandboxConfig, sys};
 
-/// Maximum wait for the shim's report. No working system takes that long.
+/// Maximum wait for the shim's report. No working kernel takes that long.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A command that has started in a sandbox.
@@ -138,7 +138,7 @@ fn redirect_directories(
         .iter()
         .filter_map(|name| CString::new(variable(name)).ok())
         .collect();
-    let usual = super::ENVIRONMENT;
+    let defaults = super::ENVIRONMENT;
     let replaced = |variable: &*const c_char| {
         let text = if variable.is_null() {
             c""
@@ -156,7 +156,7 @@ fn redirect_directories(
         // Variables that the task has set itself stay unchanged.
         let own = own
             .iter()
-            .find(|own| usual.contains(&text) && name(own) == name(text));
+            .find(|own| defaults.contains(&text) && name(own) == name(text));
         own.map_or(*variable, |own| own.as_ptr())
     };
     (envp.iter().map(replaced).collect(), own)
@@ -210,7 +210,7 @@ fn start(
     }
 }
 
-/// Whether the system refuses namespaces in general, as opposed to a temporary shortage.
+/// Whether the kernel refuses namespaces in general, as opposed to a temporary shortage.
 fn refuses_namespaces(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -225,7 +225,7 @@ fn read_report(socket: &OwnedFd) -> Result<(), StartError> {
         events: libc::POLLIN,
         revents: 0,
     }];
-    let mut said = Decoder::new(shim::MAX_REPORT);
+    let mut report = Decoder::new(shim::MAX_REPORT);
     sys::poll(&mut fds, Some(REPORT_TIMEOUT))
         .and_then(|()| {
             if fds[0].revents == 0 {
@@ -234,10 +234,10 @@ fn read_report(socket: &OwnedFd) -> Result<(), StartError> {
                 Ok(())
             }
         })
-        .and_then(|()| sys::read_some(socket.as_fd(), said.buffer()))
+        .and_then(|()| sys::read_some(socket.as_fd(), report.buffer()))
         .map_err(|error| StartError::Step(ChildStep::Setup, error))?;
     let error = io::Error::from_raw_os_error;
-    match said.next() {
+    match report.next() {
         Ok(Some(ShimReport::Started)) => Ok(()),
         Ok(Some(ShimReport::Refused(layer, errno, what))) => {
             Err(StartError::Refused(SandboxRefused {

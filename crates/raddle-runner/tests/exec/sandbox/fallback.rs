@@ -1,4 +1,4 @@
-//! Systems that refuse a layer: by default the attempt fails; with `isolation_fallback` it runs
+//! Kernels that refuse a layer: by default the attempt fails; with `isolation_fallback` it runs
 //! with the other layers.
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command};

@@ -61,13 +61,13 @@ async fn hides_the_worker_from_a_function() {
     fs::write(&secret, "the secret").unwrap();
     assert!(
         std::env::var_os("CARGO").is_some(),
-        "the runner has inherited it"
+        "the runner has inherited the variable"
     );
     for mut rig in rigs().await {
         let pry = rig.function("pry", secret.to_str().unwrap());
         assert!(
             rig.run(&pry).await.reply.starts_with("a file "),
-            "outside it is there"
+            "the file is visible outside"
         );
         assert_eq!(
             rig.run(&boxed(pry)).await.reply,

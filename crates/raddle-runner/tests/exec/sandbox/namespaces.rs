@@ -63,7 +63,7 @@ async fn concurrent_attempts_have_separate_networks() {
     assert_eq!(networks.len(), rigs.len() + 1, "{networks:?}");
     for mut rig in rigs {
         kill(&mut rig).await;
-        // Only an attempt that asks for it is in the host's.
+        // Only an attempt that requests the host's network is in it.
         assert_eq!(start(&mut rig, "host").await.1, host());
         kill(&mut rig).await;
         rig.finish().await;
@@ -115,13 +115,13 @@ const FINDS: &str = "import socket\n\
 #[tokio::test]
 async fn next_attempt_sees_no_network_state_of_the_last() {
     for mut rig in rigs().await {
-        for leftover_processes in [LABELS, IN_FLIGHT, IN_VAIN, LABELS] {
-            for script in [leftover_processes, FINDS] {
+        for leftover in [LABELS, IN_FLIGHT, IN_VAIN, LABELS] {
+            for script in [leftover, FINDS] {
                 let request = boxed(rig.command(&["python3", "-c", script]));
                 let said = stdout(&rig.run(&request).await);
                 assert!(
                     script != FINDS || said == "0 0 False\n",
-                    "after {leftover_processes}: {said}"
+                    "after {leftover}: {said}"
                 );
             }
         }

@@ -32,7 +32,7 @@ pub fn probe(stream: &[u8], cuts: &[u8]) -> (Vec<Frame>, Result<(), FrameError>)
                 piece.len()
             }
         };
-        assert!(taken > 0, "it goes on");
+        assert!(taken > 0, "the decoder consumes input");
         at += taken;
         check_memory(&decoder, at);
     }
@@ -40,7 +40,10 @@ pub fn probe(stream: &[u8], cuts: &[u8]) -> (Vec<Frame>, Result<(), FrameError>)
         .iter()
         .map(|frame| HEADER_LEN + frame.head.len() + frame.body.len())
         .sum();
-    assert!(given + decoder.held() <= at, "nothing is made up");
+    assert!(
+        given + decoder.held() <= at,
+        "frames hold only received bytes"
+    );
     for frame in &frames {
         assert!(frame.head.len() <= MAX_HEAD && frame.body.len() <= MAX_BODY);
         // Readers decode heads as one of these. Decoding may fail, but must not panic.

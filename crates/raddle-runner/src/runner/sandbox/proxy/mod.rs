@@ -145,28 +145,28 @@ fn run(parent: Pid, socket: &OwnedFd, network: &NetworkPolicy) {
 }
 
 fn serve(listener: &TcpListener, network: &Arc<NetworkPolicy>) {
-    let open_listener = Arc::new(AtomicUsize::new(0));
+    let connections = Arc::new(AtomicUsize::new(0));
     for client in listener.incoming() {
         let Ok(client) = client else {
             // Out of descriptors: a connection that ends gives one back.
             thread::sleep(Duration::from_millis(50));
             continue;
         };
-        while open_listener.load(Ordering::Acquire) >= MAX_CONNECTIONS {
+        while connections.load(Ordering::Acquire) >= MAX_CONNECTIONS {
             thread::sleep(Duration::from_millis(5));
         }
-        open_listener.fetch_add(1, Ordering::AcqRel);
-        let (network, open_listener) = (Arc::clone(network), Arc::clone(&open_listener));
+        connections.fetch_add(1, Ordering::AcqRel);
+        let (network, connections) = (Arc::clone(network), Arc::clone(&connections));
         // The thread ends with its connection, or with the process.
         let started = thread::Builder::new().spawn({
-            let open_listener = Arc::clone(&open_listener);
+            let connections = Arc::clone(&connections);
             move || {
                 let _ = handle_connection(client, &network);
-                open_listener.fetch_sub(1, Ordering::AcqRel);
+                connections.fetch_sub(1, Ordering::AcqRel);
             }
         });
         if started.is_err() {
-            open_listener.fetch_sub(1, Ordering::AcqRel);
+            connections.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

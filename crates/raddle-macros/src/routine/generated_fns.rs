@@ -91,7 +91,7 @@ impl GeneratedFns<'_> {
     }
 
     /// Generates the type with the routine's own name, which holds `NAME` and these functions.
-    pub(super) fn beside(
+    pub(super) fn companion_type(
         &self,
         ident: &Ident,
         about: &str,
@@ -142,14 +142,14 @@ impl GeneratedFns<'_> {
         let all = self.sent().map(
             |Argument {
                  name,
-                 of,
+                 ty,
                  is_borrowed,
                  ..
              }| {
                 match (name == "self", is_borrowed) {
                     (true, true) => quote!(&self),
                     (true, false) => quote!(self),
-                    (false, _) => quote!(#name: #of),
+                    (false, _) => quote!(#name: #ty),
                 }
             },
         );
@@ -157,12 +157,12 @@ impl GeneratedFns<'_> {
     }
 
     /// Generates a function that transcodes encoded arguments to JSON, for workers that read
-    /// nothing else. The types are only known here.
+    /// nothing else. Only the expanded code knows the types.
     fn rewrite(&self) -> TokenStream {
         let count = self.sent().count();
         let each = self.sent().map(|argument| {
-            let (of, key) = (&argument.of, argument.key());
-            quote!(<#of as ::raddle::__private::RoutineValue>::rewrite(&mut __rewriting, #key)?;)
+            let (ty, key) = (&argument.ty, argument.key());
+            quote!(<#ty as ::raddle::__private::RoutineValue>::rewrite(&mut __rewriting, #key)?;)
         });
         let mutability = (count > 0).then(|| quote!(mut));
         quote! {
@@ -181,7 +181,7 @@ impl GeneratedFns<'_> {
             let (
                 Argument {
                     name,
-                    of,
+                    ty,
                     is_borrowed,
                     ..
                 },
@@ -192,7 +192,7 @@ impl GeneratedFns<'_> {
             } else {
                 quote!(&#name)
             };
-            quote!(<#of as ::raddle::__private::RoutineValue>::#add(#value, #all, #key))
+            quote!(<#ty as ::raddle::__private::RoutineValue>::#add(#value, #all, #key))
         })
     }
 }
