@@ -10,18 +10,108 @@ __all__ = [
     "BrokerError",
     "CallError",
     "Cancelled",
+    "CompanionLost",
+    "Denied",
     "Error",
     "Failed",
+    "Invalid",
+    "Lost",
+    "NoWorkers",
+    "NotFound",
     "Permanent",
+    "RemoteError",
+    "RemoteTraceback",
+    "TaskCancelled",
+    "TaskError",
+    "TaskExpired",
+    "TaskFailed",
+    "TaskKilled",
+    "TaskTimedOut",
+    "TimedOut",
+    "Unavailable",
+    "Unconfirmed",
+    "UnknownRoutine",
 ]
 
 
 class Error(Exception):
     """The base of all errors of Raddle."""
 
+    #: What to do, if one command solves it.
+    hint: str | None = None
+
+
+class Invalid(Error, ValueError):
+    """The request is wrong: nothing was done."""
+
+
+class CompanionLost(Error):
+    """The companion process ended during a request. The next request starts another one."""
+
+
+class TimedOut(Error, TimeoutError):
+    """What was waited for did not happen in time."""
+
 
 class BrokerError(Error):
     """The broker could not do what it was asked to do."""
+
+
+class NotFound(BrokerError, LookupError):
+    """There is no such task or schedule."""
+
+
+class Unavailable(BrokerError):
+    """The broker cannot be reached, or is locked or full. Trying again later is safe."""
+
+
+class Unconfirmed(BrokerError):
+    """It is unknown whether the broker has stored what it was sent: check before trying again."""
+
+
+class TaskError(Error):
+    """A task did not complete."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tid: str = "",
+        state: str = "",
+        attempts: int = 0,
+        exit_code: int | None = None,
+        stderr: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.tid = tid
+        #: The final state of the task.
+        self.state = state
+        #: How many attempts it has had.
+        self.attempts = attempts
+        #: As a shell would show it.
+        self.exit_code = exit_code
+        #: The last lines that it has written to its standard error.
+        self.stderr = stderr
+
+
+class TaskFailed(TaskError):
+    """The task failed, and has no attempts left."""
+
+
+class TaskTimedOut(TaskError):
+    """The task ran longer than its timeout allows."""
+
+
+class TaskCancelled(TaskError):
+    """The task was stopped on request."""
+
+
+class TaskKilled(TaskError):
+    """The task was killed on request."""
+
+
+class TaskExpired(TaskError):
+    """No worker has taken the task within its lifetime."""
 
 
 class CallError(Error):
@@ -31,8 +121,40 @@ class CallError(Error):
     may_have_begun: bool = False
 
 
+class Lost(CallError):
+    """The worker was lost during the call, or has cancelled it because it stops."""
+
+
+class NoWorkers(CallError):
+    """There is no worker to call."""
+
+
+class UnknownRoutine(CallError):
+    """No worker has a routine of this name."""
+
+
+class Denied(CallError):
+    """The worker does not let this program call the routine."""
+
+
 class Arguments(CallError):
     """The arguments do not fit the routine, or cannot be encoded."""
+
+
+class RemoteError(Error):
+    """A routine raised an exception whose class this program has not imported."""
+
+    def __init__(self, message: str, type_name: str = "") -> None:
+        super().__init__(f"{type_name}: {message}" if type_name else message)
+        #: `module:Qualname` of the class.
+        self.type_name = type_name
+
+
+class RemoteTraceback(Exception):
+    """The traceback in the other process, as the cause of an exception."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
 
 
 class Cancelled(BaseException):
