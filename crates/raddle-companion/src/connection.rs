@@ -53,10 +53,20 @@ pub(crate) async fn serve(stream: UnixStream, shared: Arc<Shared>) -> io::Result
     };
     outbox.push(&Hello { hello }, None);
     let mut running = Running::default();
-    tokio::select! {
+    let served = tokio::select! {
         read = read_requests(&stream, &shared, &outbox, &mut running) => read,
         written = write_replies(&stream, &outbox) => written,
+    };
+    match served {
+        // A program may end with replies unread.
+        Err(error) if is_closed(&error) => Ok(()),
+        served => served,
     }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionReset)
 }
 
 /// The unfinished requests. Dropping it cancels them.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import atexit
 import logging
 import os
 import socket
@@ -163,6 +164,7 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(shutdown)
 
 
 def check_hello(reply: _frames.Reply) -> None:

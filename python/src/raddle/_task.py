@@ -348,7 +348,7 @@ def _to_event(item: Any, payload: bytes | None) -> Event:
     record = item.get("event")
     if record is None:
         return Event(item["stream"], payload or b"")
-    return Event(str(record.get("kind", record.get("event", ""))), b"", record)
+    return Event(record["event"], b"", record)
 
 
 def _milliseconds(span: Span) -> int:
