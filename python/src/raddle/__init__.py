@@ -2,6 +2,7 @@
 
 from ._app import App, default_app, routine
 from ._codec import CannotEncode
+from ._companion import shutdown
 from ._context import (
     Context,
     cancelled,
@@ -17,12 +18,31 @@ from ._errors import (
     BrokerError,
     CallError,
     Cancelled,
+    CompanionLost,
+    Denied,
     Error,
     Failed,
+    Invalid,
+    Lost,
+    NoWorkers,
+    NotFound,
     Permanent,
+    RemoteError,
+    RemoteTraceback,
+    TaskCancelled,
+    TaskError,
+    TaskExpired,
+    TaskFailed,
+    TaskKilled,
+    TaskTimedOut,
+    TimedOut,
+    Unavailable,
+    Unconfirmed,
+    UnknownRoutine,
 )
 from ._handler import Handler, Job
 from ._options import Limits, Retry, TaskOptions
+from ._requests import configure
 from ._routine import Routine, StreamRoutine
 from .groups import (
     AbstractWorker,
@@ -33,13 +53,10 @@ from .groups import (
     Trigger,
     WorkerSettings,
 )
+from ._task import CommandResult, Event, Task, TaskStatus, arun, asubmit_command, run, submit_command, task
+from ._verbs import aunschedule, unschedule
 
 __all__ = [
-    "WorkerSettings",
-    "ProcessManager",
-    "ProcessGroup",
-    "Process",
-    "Collector",
     "AbstractWorker",
     "Again",
     "App",
@@ -48,26 +65,62 @@ __all__ = [
     "CallError",
     "Cancelled",
     "CannotEncode",
+    "Collector",
+    "CommandResult",
+    "CompanionLost",
     "Context",
+    "Denied",
     "Error",
+    "Event",
     "Failed",
     "Handler",
+    "Invalid",
     "Job",
     "Limits",
+    "Lost",
+    "NoWorkers",
+    "NotFound",
     "Permanent",
+    "Process",
+    "ProcessGroup",
+    "ProcessManager",
+    "RemoteError",
+    "RemoteTraceback",
     "Retry",
     "Routine",
     "StreamRoutine",
+    "Task",
+    "TaskCancelled",
+    "TaskError",
+    "TaskExpired",
+    "TaskFailed",
+    "TaskKilled",
     "TaskOptions",
+    "TaskStatus",
+    "TaskTimedOut",
+    "TimedOut",
     "Trigger",
+    "Unavailable",
+    "Unconfirmed",
+    "UnknownRoutine",
+    "WorkerSettings",
+    "arun",
+    "asubmit_command",
+    "aunschedule",
     "cancelled",
     "chain",
     "check_cancelled",
+    "configure",
     "current",
     "default_app",
     "log",
     "progress",
     "routine",
+    "run",
+    "shutdown",
+    "submit_command",
+    "task",
+    "unschedule",
 ]
 
 for _name in __all__:

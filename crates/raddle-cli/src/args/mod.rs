@@ -190,6 +190,17 @@ lease of 3 s has expired; on SQLite usually as soon as its processes have exited
     /// container image
     #[command(hide = true)]
     Container,
+    /// Hold brokers and pools for a program in another language: the `raddle` package of Python
+    /// starts it
+    #[command(hide = true)]
+    Companion {
+        /// The socket of the program, an inherited descriptor
+        #[arg(long, value_name = "N", required_unless_present = "listen")]
+        fd: Option<i32>,
+        /// Serve any program of this user at this socket instead
+        #[arg(long, value_name = "PATH", conflicts_with = "fd", value_parser = absolute())]
+        listen: Option<std::path::PathBuf>,
+    },
     /// Print a completion script for a shell
     #[command(after_help = "Example:
   raddle completions bash > ~/.local/share/bash-completion/completions/raddle")]

@@ -4,6 +4,7 @@
 mod batch;
 #[cfg(feature = "tls")]
 mod cert;
+mod companion;
 mod completions;
 mod control;
 mod delete;
@@ -105,6 +106,7 @@ fn service_log(command: &Command) -> Option<LogArgs> {
         Command::Schedule(ScheduleCommand::Run(args)) => args.log,
         Command::Up(args) if !args.detach || is_background => args.log,
         Command::Metrics(MetricsCommand::Serve(args)) => args.log,
+        Command::Companion { .. } => LogArgs::default(),
         #[cfg(feature = "pool")]
         Command::Pool(PoolCommand::Serve(args)) => args.log,
         _ => return None,
@@ -156,6 +158,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         #[cfg(feature = "tls")]
         Command::Cert(command) => cert::cert(global, &command),
         Command::Container => unreachable!("`args::parse` replaces it by a worker or a spawner"),
+        Command::Companion { fd, listen } => companion::companion(global, fd, listen).await,
         Command::Completions { shell } => completions::completions(shell, global.json),
     }
 }
