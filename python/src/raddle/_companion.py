@@ -18,6 +18,8 @@ import threading
 import weakref
 from typing import Any
 
+import msgspec
+
 from . import _frames
 from ._binary import find_binary
 from ._errors import CompanionLost, Error
@@ -389,7 +391,7 @@ class LoopConnection:
             elif reply.id in self._streams:
                 if reply.error is not None:
                     self._streams.pop(reply.id).put_nowait(_frames.exception_of(reply.error))
-                elif reply.item is _frames.msgspec.UNSET:
+                elif reply.item is msgspec.UNSET:
                     self._streams.pop(reply.id).put_nowait((reply, payload))
                 else:
                     self._streams[reply.id].put_nowait((reply, payload))
