@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
@@ -39,10 +40,14 @@ class RoutineDecorator(Protocol):
     def __call__(self, function: Any, /) -> Any: ...
 
 
+_instances: weakref.WeakSet[App] = weakref.WeakSet()
+
+
 class App:
     """A set of routines. A host runs the routines of one app."""
 
     def __init__(self, name: str = "app", **defaults: Unpack[TaskSettings]) -> None:
+        _instances.add(self)
         self.name = name
         self.defaults = defaults
         self.routines: dict[str, AnyRoutine] = {}
@@ -131,6 +136,11 @@ class App:
         made = kind()
         self.handlers[made.name] = made
         return kind
+
+    @staticmethod
+    def instances() -> list[App]:
+        """All apps of this program."""
+        return list(_instances)
 
     def check(self) -> list[str]:
         """The problems that would show later: types that cannot travel, annotations that cannot be read."""
