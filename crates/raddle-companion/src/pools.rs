@@ -1,7 +1,7 @@
 //! The pools of the program.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeSet, HashMap},
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -172,7 +172,11 @@ fn build(options: PoolOptions, brokers: &Brokers) -> Result<PoolBuilder, Failure
     if let Some(credentials) = &credentials {
         builder = builder.credentials(credentials.clone());
     }
-    builder = match options.balancer.as_deref().map(|name| name.replace('-', "_")) {
+    builder = match options
+        .balancer
+        .as_deref()
+        .map(|name| name.replace('-', "_"))
+    {
         None => builder,
         Some(name) => match &*name {
             "round_robin" => builder.balancer(RoundRobin::default()),
@@ -187,7 +191,7 @@ fn build(options: PoolOptions, brokers: &Brokers) -> Result<PoolBuilder, Failure
         },
     };
     if let Some(host) = options.host {
-        builder = builder.worker(move |tags: &std::collections::BTreeSet<String>| {
+        builder = builder.worker(move |tags: &BTreeSet<String>| {
             let worker = LocalWorker::new(tags).host(host.clone());
             match &credentials {
                 Some(credentials) => worker.credentials(credentials.clone()),

@@ -102,8 +102,7 @@ impl RawCall {
                     Ok((CallEvent::Exception(exception), encoding)) => {
                         Err(if exception.kind() == Kind::Failed {
                             CallError::Failed(RawFailure {
-                                value: packed(&exception.value, encoding)
-                                    .unwrap_or_default(),
+                                value: packed(&exception.value, encoding).unwrap_or_default(),
                                 message: exception.message,
                             })
                         } else {

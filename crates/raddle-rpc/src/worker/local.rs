@@ -13,7 +13,9 @@ use raddle_process::log::Log;
 use raddle_tls::{AllowRules, WorkerCredentials};
 use tokio::sync::Notify;
 
-use super::{CallCounts, HostCommand, ProcessSettings, StopMode, Worker, WorkerError, WorkerProcess};
+use super::{
+    CallCounts, HostCommand, ProcessSettings, StopMode, Worker, WorkerError, WorkerProcess,
+};
 use crate::membership::PoolKey;
 
 /// How long a worker may take to end, beyond its calls.

@@ -117,11 +117,13 @@ async fn handshake(
             }
             Some(FromHost::Hello(first)) => hello = Some(first),
             Some(FromHost::Ready {}) => {
-                return hello
-                    .ok_or_else(|| Some("the host was ready before its hello".to_owned()));
+                return hello.ok_or_else(|| Some("the host was ready before its hello".to_owned()));
             }
             Some(FromHost::Failed(failed)) => {
-                return Err(Some(format!("the host failed to start: {}", failed.message)));
+                return Err(Some(format!(
+                    "the host failed to start: {}",
+                    failed.message
+                )));
             }
             Some(_) => {}
             None => match stream.read_buf(decoder.buffer()).await {

@@ -172,11 +172,7 @@ impl HostRelay {
         }
     }
 
-    fn start(
-        &self,
-        call: HostCall<'_>,
-        kind: RoutineKind,
-    ) -> (u64, UnboundedReceiver<HostEvent>) {
+    fn start(&self, call: HostCall<'_>, kind: RoutineKind) -> (u64, UnboundedReceiver<HostEvent>) {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         // Unbounded, because the credit that the host was given bounds it.
         let (events, received) = unbounded_channel();
@@ -294,7 +290,9 @@ impl HostRelay {
         self.push(&ToHost::Cancel(cancel));
         sleep(FORCED).await;
         if self.calls().contains_key(&id) {
-            tracing::error!("a cancelled call did not end: the host is killed, and its other calls are lost");
+            tracing::error!(
+                "a cancelled call did not end: the host is killed, and its other calls are lost"
+            );
             end_worker();
         }
     }
@@ -326,37 +324,37 @@ impl RelayedCall {
 
 /// Sends the error of a call, which ends it.
 fn send_error(sink: &ReplySink, encoding: Encoding, error: HostError) {
-        let HostError {
-            kind,
-            message,
-            causes,
-            panicked_at,
-            cancelled,
-            value,
-            ..
-        } = error;
-        let mut text = match kind {
-            Some(kind) if message.is_empty() => kind,
-            Some(kind) => format!("{kind}: {message}"),
-            None => message,
-        };
-        for cause in causes {
-            text.push_str(": ");
-            text.push_str(&cause);
-        }
-        let value = value.and_then(|value| encoding.write(&value).ok());
-        match (value, panicked_at) {
-            _ if cancelled => sink.exception(exception(Kind::Cancelled)),
-            (Some(value), _) => sink.failure(RoutineFailure::Failed {
-                message: text,
-                value: Some(RoutineOutput::Bytes(value)),
-            }),
-            (None, place) => sink.exception(v1::Exception {
-                message: text,
-                place: place.unwrap_or_else(|| "the host".into()),
-                ..exception(Kind::Panicked)
-            }),
-        }
+    let HostError {
+        kind,
+        message,
+        causes,
+        panicked_at,
+        cancelled,
+        value,
+        ..
+    } = error;
+    let mut text = match kind {
+        Some(kind) if message.is_empty() => kind,
+        Some(kind) => format!("{kind}: {message}"),
+        None => message,
+    };
+    for cause in causes {
+        text.push_str(": ");
+        text.push_str(&cause);
+    }
+    let value = value.and_then(|value| encoding.write(&value).ok());
+    match (value, panicked_at) {
+        _ if cancelled => sink.exception(exception(Kind::Cancelled)),
+        (Some(value), _) => sink.failure(RoutineFailure::Failed {
+            message: text,
+            value: Some(RoutineOutput::Bytes(value)),
+        }),
+        (None, place) => sink.exception(v1::Exception {
+            message: text,
+            place: place.unwrap_or_else(|| "the host".into()),
+            ..exception(Kind::Panicked)
+        }),
+    }
 }
 
 /// Cancels a call in the host when its task ends before the call.
