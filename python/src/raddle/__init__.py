@@ -1,6 +1,7 @@
 """Raddle: call a function on a warm worker, queue it so that it cannot be lost, or isolate it."""
 
-from ._app import App, Trigger, default_app, routine
+from ._app import App, default_app, routine
+from ._codec import CannotEncode
 from ._companion import shutdown
 from ._context import (
     Context,
@@ -43,16 +44,28 @@ from ._handler import Handler, Job
 from ._options import Limits, Retry, TaskOptions
 from ._requests import configure
 from ._routine import Routine, StreamRoutine
+from .groups import (
+    AbstractWorker,
+    Collector,
+    Process,
+    ProcessGroup,
+    ProcessManager,
+    Trigger,
+    WorkerSettings,
+)
 from ._task import CommandResult, Event, Task, TaskStatus, arun, asubmit_command, run, submit_command, task
 from ._verbs import aunschedule, unschedule
 
 __all__ = [
+    "AbstractWorker",
     "Again",
     "App",
     "Arguments",
     "BrokerError",
     "CallError",
     "Cancelled",
+    "CannotEncode",
+    "Collector",
     "CommandResult",
     "CompanionLost",
     "Context",
@@ -68,6 +81,9 @@ __all__ = [
     "NoWorkers",
     "NotFound",
     "Permanent",
+    "Process",
+    "ProcessGroup",
+    "ProcessManager",
     "RemoteError",
     "RemoteTraceback",
     "Retry",
@@ -87,6 +103,7 @@ __all__ = [
     "Unavailable",
     "Unconfirmed",
     "UnknownRoutine",
+    "WorkerSettings",
     "arun",
     "asubmit_command",
     "aunschedule",
@@ -105,3 +122,9 @@ __all__ = [
     "task",
     "unschedule",
 ]
+
+for _name in __all__:
+    # Messages name what programs import, not where it is defined.
+    _value = globals()[_name]
+    if isinstance(_value, type) and issubclass(_value, BaseException):
+        _value.__module__ = __name__

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from ._handler import Handler
-from ._options import RoutineSettings, Span, TaskSettings, span_text
+from ._options import RoutineSettings, Span, TaskSettings
 from ._routine import AnyRoutine, Routine, StreamRoutine, make_routine
 from ._verbs import P
+from .groups import Trigger
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from .groups import AbstractWorker
 
 T = TypeVar("T")
 R = TypeVar("R", bound=AnyRoutine)
@@ -39,31 +37,6 @@ class RoutineDecorator(Protocol):
     def __call__(self, function: Any, /) -> Any: ...
 
 
-@dataclass(frozen=True)
-class Trigger:
-    """When a routine is submitted by the clock."""
-
-    routine: str
-    cron: str | None = None
-    every: Span | None = None
-    tz: str | None = None
-    missed: Literal["skip", "one", "all"] | None = None
-    jitter: Span | None = None
-    lifetime: Span | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The trigger as in a file of groups."""
-        fields = {
-            "cron": self.cron,
-            "every": None if self.every is None else span_text(self.every),
-            "timezone": self.tz,
-            "missed": self.missed,
-            "jitter": None if self.jitter is None else span_text(self.jitter),
-            "lifetime": None if self.lifetime is None else span_text(self.lifetime),
-        }
-        return {name: value for name, value in fields.items() if value is not None}
-
-
 class App:
     """A set of routines. A host runs the routines of one app."""
 
@@ -72,8 +45,8 @@ class App:
         self.defaults = defaults
         self.routines: dict[str, AnyRoutine] = {}
         self.handlers: dict[str, Handler] = {}
-        self.workers: list[type[AbstractWorker]] = []
-        self.triggers: list[Trigger] = []
+        #: When which routine is submitted by the clock.
+        self.triggers: list[tuple[str, Trigger]] = []
         self.startup_hooks: list[Hook] = []
         self.shutdown_hooks: list[Hook] = []
         self.fork_hooks: list[Hook] = []
@@ -117,19 +90,19 @@ class App:
     ) -> RoutineDecorator:
         """Makes a function a routine that is submitted by the clock: `raddle up` keeps the time."""
         return self._triggered(
-            {"cron": expression, "tz": tz, "missed": missed, "jitter": jitter, "lifetime": lifetime}
+            Trigger(cron=expression, timezone=tz, missed=missed, jitter=jitter, lifetime=lifetime)
         )
 
     def every(
         self, interval: Span, *, jitter: Span | None = None, lifetime: Span | None = None
     ) -> RoutineDecorator:
         """Makes a function a routine that is submitted at an interval."""
-        return self._triggered({"every": interval, "jitter": jitter, "lifetime": lifetime})
+        return self._triggered(Trigger(every=interval, jitter=jitter, lifetime=lifetime))
 
-    def _triggered(self, when: dict[str, Any]) -> RoutineDecorator:
+    def _triggered(self, trigger: Trigger) -> RoutineDecorator:
         def decorate(function: Any) -> Any:
             routine = function if isinstance(function, AnyRoutine) else self.routine(function)
-            self.triggers.append(Trigger(routine.name, **when))
+            self.triggers.append((routine.name, trigger))
             return routine
 
         return decorate

@@ -41,6 +41,10 @@ pub(crate) struct HostArgs {
     /// How long a host may take to shut down [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub(crate) host_shutdown_timeout: Option<HumanDuration>,
+    /// Run the routines of this Python app, as MODULE:APP
+    #[arg(long, value_name = "APP", conflicts_with = "host")]
+    #[serde(default)]
+    pub(crate) python: Option<String>,
     /// Run the routines of this program, in any language, which speaks the host protocol; must be
     /// last
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]
