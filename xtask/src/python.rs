@@ -18,7 +18,14 @@ pub(crate) fn test_command(program: &Path) -> Option<Command> {
     let python = environment()?;
     let mut tests = Command::new(python);
     tests
-        .args(["-m", "pytest", "--quiet", "--config-file", "python/pyproject.toml", "python/tests"])
+        .args([
+            "-m",
+            "pytest",
+            "--quiet",
+            "--config-file",
+            "python/pyproject.toml",
+            "python/tests",
+        ])
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("RADDLE_BINARY", program);
     Some(tests)
@@ -28,7 +35,10 @@ pub(crate) fn test_command(program: &Path) -> Option<Command> {
 fn environment() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
     let directory = root.join(ENVIRONMENT);
-    let (python, installed) = (directory.join("bin/python"), directory.join("installed.txt"));
+    let (python, installed) = (
+        directory.join("bin/python"),
+        directory.join("installed.txt"),
+    );
     let wanted = fs::read(root.join(REQUIREMENTS)).ok()?;
     if fs::read(&installed).is_ok_and(|there| there == wanted) {
         return Some(python);
@@ -36,10 +46,21 @@ fn environment() -> Option<PathBuf> {
     let _ = fs::remove_dir_all(&directory);
     // Debian's Python creates environments only with another package; this tool needs none.
     let tools = root.join("target/python-tools");
-    let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet"];
+    let pip = [
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+    ];
     let mut tool = Command::new("python3");
     tool.args(pip)
-        .args(["--root-user-action=ignore", "virtualenv==20.31.2", "--upgrade", "--target"])
+        .args([
+            "--root-user-action=ignore",
+            "virtualenv==20.31.2",
+            "--upgrade",
+            "--target",
+        ])
         .arg(&tools);
     let mut create = Command::new("python3");
     create

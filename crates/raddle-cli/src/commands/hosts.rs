@@ -81,7 +81,9 @@ pub(super) async fn hosts(
             )));
         }
         // More slots than a host takes would hold tasks that wait for nothing.
-        hosts.concurrency = hosts.concurrency.min(hello.concurrency.unwrap_or(u32::MAX).max(1));
+        hosts.concurrency = hosts
+            .concurrency
+            .min(hello.concurrency.unwrap_or(u32::MAX).max(1));
         hosts.threads = hosts.threads.min(hello.threads.unwrap_or(u32::MAX).max(1));
         let has = |name: &String| routines.get(name).is_some();
         if let Some(name) = hosts.routines.keys().find(|name| has(name)) {

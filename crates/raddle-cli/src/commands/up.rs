@@ -32,8 +32,7 @@ use crate::{
     interrupt::Interrupts,
     metrics,
     project::{FILE, Project, current_directory},
-    python,
-    systemd,
+    python, systemd,
 };
 
 /// How often a standby manager checks whether the active manager is dead.
