@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Project:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.program = binary()
         self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("RADDLE_")},
             "PYTHONPATH": f"{PACKAGE}{os.pathsep}{Path(__file__).parent / 'host'}",
@@ -43,7 +44,7 @@ class Project:
     def raddle(self, *args: str, code: int | None = 0) -> str:
         """Runs a command, checks its exit code, and returns what it printed."""
         done = subprocess.run(
-            [binary(), *args],
+            [self.program, *args],
             cwd=self.directory,
             env=self.env,
             text=True,
@@ -59,7 +60,7 @@ class Project:
         """Starts a command in the foreground. It is ended with the test."""
         with open(self.directory / f"process-{len(self.processes)}.log", "w") as log:
             process = subprocess.Popen(
-                [binary(), *args], cwd=self.directory, env=self.env, text=True, stdout=log, stderr=log
+                [self.program, *args], cwd=self.directory, env=self.env, text=True, stdout=log, stderr=log
             )
         self.processes.append(process)
         return process
@@ -148,3 +149,20 @@ def wait_until(is_true: Callable[[], Any], what: str) -> None:
         if time.monotonic() > end:
             raise AssertionError(f"it did not happen that {what}")
         time.sleep(0.05)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """An empty project."""
+    made = Project(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project with a worker of the app in `shop.py`, for all tests of a module."""
+    made = Project(tmp_path_factory.mktemp("shop"))
+    made.start_worker("shop:app", "--hosts", "1")
+    yield made
+    made.close()

@@ -10,9 +10,9 @@ use serde::Serialize;
 pub struct Failure {
     /// Its kind: the program maps it to a class of exceptions.
     pub kind: &'static str,
-    /// What failed, and why.
+    /// The failure and its reason, for people.
     pub message: String,
-    /// What to do, if it names a command.
+    /// The next step, if it names a command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Of a call: whether the routine may have begun.

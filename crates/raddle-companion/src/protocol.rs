@@ -24,7 +24,7 @@ pub(crate) struct Request {
     pub(crate) verb: Verb,
 }
 
-/// What the program asks for.
+/// The request of the program.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verb {

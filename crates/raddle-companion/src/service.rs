@@ -15,7 +15,7 @@ use crate::{
     connection, socket,
 };
 
-/// What a companion serves with.
+/// The options of a companion.
 pub struct Options {
     /// The version of the program `raddle`, which the Python package compares with its own.
     pub version: &'static str,
@@ -29,7 +29,7 @@ pub struct Companion {
     sockets: tokio::sync::mpsc::UnboundedReceiver<OwnedFd>,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub(crate) struct Shared {
     pub(crate) version: &'static str,
     pub(crate) brokers: Brokers,

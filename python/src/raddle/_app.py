@@ -25,8 +25,10 @@ Hook = Callable[[], Any]
 
 
 class RoutineDecorator(Protocol):
-    """What `routine(...)` with options returns."""
+    """The decorator that `routine(...)` with options makes."""
 
+    @overload
+    def __call__(self, function: R, /) -> R: ...
     @overload
     def __call__(self, function: Callable[P, AsyncIterator[T]], /) -> StreamRoutine[P, T]: ...  # type: ignore[overload-overlap]
     @overload
@@ -67,6 +69,8 @@ class App:
         """Makes a function a routine of this app."""
 
         def decorate(function: Any) -> Any:
+            if isinstance(function, AnyRoutine):
+                raise TypeError(f"'{function.name}' is a routine already")
             merged: RoutineSettings = {**self.defaults, **settings}  # type: ignore[typeddict-item]
             routine = make_routine(function, merged)
             return self.add_routine(routine)
@@ -131,7 +135,7 @@ class App:
         return kind
 
     def check(self) -> list[str]:
-        """What would fail later: types that cannot travel, annotations that cannot be read."""
+        """The problems that would show later: types that cannot travel, annotations that cannot be read."""
         problems = []
         for routine in self.routines.values():
             try:

@@ -50,7 +50,7 @@ class CompanionLost(Error):
 
 
 class TimedOut(Error, TimeoutError):
-    """What was waited for did not happen in time."""
+    """The awaited event did not happen in time."""
 
 
 class BrokerError(Error):

@@ -46,7 +46,7 @@ class Retry:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one attempt in a process of its own may use."""
+    """The resources that one attempt in a process of its own may use."""
 
     memory_mb: int | None = None
     cpu_percent: int | None = None

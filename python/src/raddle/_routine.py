@@ -19,7 +19,7 @@ Kind = Literal["async", "plain", "threads", "stream"]
 
 
 class AnyRoutine:
-    """What routines of all kinds have."""
+    """The common part of routines of all kinds."""
 
     def __init__(self, function: Callable[..., Any], settings: RoutineSettings) -> None:
         self.function = function

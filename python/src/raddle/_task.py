@@ -22,7 +22,7 @@ Stream = Literal["stdout", "stderr"]
 
 
 class Progress(msgspec.Struct):
-    """What an attempt has reported of itself."""
+    """The progress that an attempt has reported."""
 
     percent: Union[float, None] = None
     message: str = ""
@@ -119,11 +119,11 @@ class Task(Generic[T]):
         return await aask(self._about("status"), _to_status)
 
     def logs(self, stream: Stream | None = None) -> str:
-        """What it has written to its standard output and error so far."""
+        """Its standard output and error so far."""
         return ask(self._about("logs", stream=stream), _to_text, "Task.logs()", "Task.alogs()")
 
     async def alogs(self, stream: Stream | None = None) -> str:
-        """What it has written to its standard output and error so far."""
+        """Its standard output and error so far."""
         return await aask(self._about("logs", stream=stream), _to_text)
 
     def follow(self) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""What can be done with a routine: call it, submit it, schedule it, run it here."""
+"""Verbs of a routine: call it, submit it, schedule it, run it here."""
 
 from __future__ import annotations
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from projects import Project, wait_until
+from projects import Project, project, shop, wait_until
+
+__all__ = ["project", "shop"]
 
 ORDER: dict[str, Any] = {
     "id": 7,

@@ -38,7 +38,7 @@ class Connection:
                 os._exit(1)
 
     def receive(self) -> bytes | None:
-        """What has arrived; `None` if nothing has, and no bytes at the end."""
+        """The bytes that have arrived; `None` if nothing has, and no bytes at the end."""
         try:
             return self._socket.recv(_READ, socket.MSG_DONTWAIT)
         except BlockingIOError:

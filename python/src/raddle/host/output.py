@@ -1,4 +1,4 @@
-"""What routines print and log goes to the log of their task."""
+"""Printed and logged text of routines goes to the log of their task."""
 
 from __future__ import annotations
 

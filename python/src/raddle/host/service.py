@@ -103,7 +103,7 @@ class Host:
             self._connection.send(messages.message("failed", message=f"{type(error).__name__}: {error}"))
             sys.excepthook(*sys.exc_info())
             return
-        # What has been imported stays: the collector need not look at it again.
+        # Imported modules stay: the collector need not look at them again.
         gc.collect()
         gc.freeze()
         self._is_ready = True
@@ -200,7 +200,7 @@ class Host:
     def _prepare(
         self, target: AnyRoutine | Handler, start: messages.Start, payload: bytes, attempt: Attempt
     ) -> tuple[Callable[[], Any], str]:
-        """What runs the user's code, and where it runs."""
+        """The function that runs the code of the user, and where it runs."""
         if isinstance(target, Handler):
             handler = target
 
