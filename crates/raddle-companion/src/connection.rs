@@ -11,7 +11,7 @@ use raddle_model::host::{HostDecoder, encode_message};
 use serde_json::{Value, json};
 use tokio::{
     net::UnixStream,
-    sync::Notify,
+    sync::{Notify, Semaphore},
     task::{AbortHandle, JoinSet},
 };
 
@@ -24,6 +24,9 @@ use crate::{
 
 /// A request with items waits while more than this is unread.
 const MAX_UNREAD: usize = 1024 * 1024;
+
+/// The most items that one message makes room for.
+const MAX_CREDIT: usize = 1 << 16;
 
 /// The success of a request: a value, and bytes for those that have some.
 pub(crate) type Success = (Value, Option<Vec<u8>>);
@@ -40,6 +43,8 @@ pub(crate) struct Outbox {
 pub(crate) struct Replier {
     id: u64,
     outbox: Arc<Outbox>,
+    /// How many items the program has made room for, if the request is a stream with credit.
+    pub(crate) credit: Arc<Semaphore>,
 }
 
 /// Serves a connection until the program closes it. Requests that are not finished are cancelled.
@@ -73,7 +78,12 @@ fn is_closed(error: &io::Error) -> bool {
 #[derive(Default)]
 struct Running {
     tasks: JoinSet<u64>,
-    handles: HashMap<u64, AbortHandle>,
+    handles: HashMap<u64, RunningRequest>,
+}
+
+struct RunningRequest {
+    task: AbortHandle,
+    credit: Arc<Semaphore>,
 }
 
 async fn read_requests(
@@ -106,7 +116,7 @@ impl Running {
     fn begin(
         &mut self,
         Request { id, verb }: Request,
-        _payload: Option<Vec<u8>>,
+        payload: Option<Vec<u8>>,
         shared: &Arc<Shared>,
         outbox: &Arc<Outbox>,
         passed: &mut VecDeque<OwnedFd>,
@@ -119,32 +129,41 @@ impl Running {
                 shared.connect(socket);
             }
             Verb::Cancel => {
-                if let Some(handle) = self.handles.remove(&id)
-                    && !handle.is_finished()
+                if let Some(running) = self.handles.remove(&id)
+                    && !running.task.is_finished()
                 {
-                    handle.abort();
+                    running.task.abort();
                     let cancelled = Failure::new("cancelled", "the request was cancelled");
                     outbox.push(&reply(id, Content::Error(&cancelled)), None);
                 }
             }
+            Verb::Credit(items) => {
+                if let Some(running) = self.handles.get(&id) {
+                    running.credit.add_permits(items.min(MAX_CREDIT));
+                }
+            }
             verb => {
+                let credit = Arc::new(Semaphore::new(0));
                 let (shared, replier) = (
                     Arc::clone(shared),
                     Replier {
                         id,
                         outbox: Arc::clone(outbox),
+                        credit: Arc::clone(&credit),
                     },
                 );
-                let handle = self.tasks.spawn_local(async move {
-                    match perform(&shared, &replier, verb).await {
+                let task = self.tasks.spawn_local(async move {
+                    match perform(&shared, &replier, verb, payload).await {
                         Ok((value, payload)) => {
                             replier.push(Content::Ok(&value), payload.as_deref())
                         }
-                        Err(failure) => replier.push(Content::Error(&failure), None),
+                        Err(failure) => {
+                            replier.push(Content::Error(&failure), failure.value.as_deref())
+                        }
                     }
                     replier.id
                 });
-                self.handles.insert(id, handle);
+                self.handles.insert(id, RunningRequest { task, credit });
             }
         }
         Ok(())
@@ -152,11 +171,18 @@ impl Running {
 }
 
 /// Performs a request.
-async fn perform(shared: &Shared, replier: &Replier, verb: Verb) -> Result<Success, Failure> {
+async fn perform(
+    shared: &Shared,
+    replier: &Replier,
+    verb: Verb,
+    payload: Option<Vec<u8>>,
+) -> Result<Success, Failure> {
     use crate::{output, run, schedules, tasks};
+    #[cfg(not(feature = "pool"))]
+    let _ = payload;
     let broker = |number| shared.brokers.get(number);
     match verb {
-        Verb::Connect | Verb::Cancel => unreachable!("`begin` handles them"),
+        Verb::Connect | Verb::Cancel | Verb::Credit(_) => unreachable!("`begin` handles them"),
         Verb::Open {
             queue_url,
             directory,
@@ -210,6 +236,14 @@ async fn perform(shared: &Shared, replier: &Replier, verb: Verb) -> Result<Succe
             name,
         } => schedules::remove(&*broker(number)?, &name).await,
         Verb::Schedules { broker: number } => schedules::list(&*broker(number)?).await,
+        #[cfg(feature = "pool")]
+        Verb::PoolOpen(options) => shared.pools.open(*options, &shared.brokers).await,
+        #[cfg(feature = "pool")]
+        Verb::PoolClose { pool, timeout_ms } => shared.pools.close(pool, timeout_ms).await,
+        #[cfg(feature = "pool")]
+        Verb::PoolWorkers { pool } => shared.pools.workers(pool),
+        #[cfg(feature = "pool")]
+        Verb::Call(options) => crate::calls::call(shared, options, payload, replier).await,
     }
 }
 

@@ -15,6 +15,12 @@ pub struct Failure {
     /// The next step, if it names a command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Of a call: whether the routine may have begun.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub may_have_begun: bool,
+    /// Of a call: the error that the routine has returned, in MessagePack. It is the payload.
+    #[serde(skip)]
+    pub value: Option<Vec<u8>>,
 }
 
 impl Failure {
@@ -26,6 +32,8 @@ impl Failure {
             kind,
             message: message.to_owned(),
             hint: hint.map(str::to_owned),
+            may_have_begun: false,
+            value: None,
         }
     }
 

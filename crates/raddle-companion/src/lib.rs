@@ -13,15 +13,20 @@
 //! | `service.rs` | the process: its connections, and its end with the program |
 //! | `brokers.rs` | the open brokers |
 //! | `tasks.rs`, `output.rs`, `run.rs`, `schedules.rs` | what the requests do |
+//! | `pools.rs`, `calls.rs` | pools of workers, and the calls to them |
 //! | `failure.rs` | errors, as the program receives them |
 //!
 //! The protocol is private: program and companion are of one package. It has the frames of the host
 //! protocol. Each side may be of another version only by mistake, and is refused by name.
 
 mod brokers;
+#[cfg(feature = "pool")]
+mod calls;
 mod connection;
 mod failure;
 mod output;
+#[cfg(feature = "pool")]
+mod pools;
 mod protocol;
 mod run;
 mod schedules;

@@ -87,6 +87,25 @@ pub(crate) enum Verb {
     Unschedule { broker: usize, name: String },
     /// All schedules.
     Schedules { broker: usize },
+    /// Make room for this many further items of the request with this id.
+    Credit(usize),
+    /// Start a pool.
+    #[cfg(feature = "pool")]
+    PoolOpen(Box<crate::pools::PoolOptions>),
+    /// Stop a pool. Calls may take this long; without a time, they are cancelled.
+    #[cfg(feature = "pool")]
+    PoolClose {
+        pool: u64,
+        #[serde(default)]
+        timeout_ms: Option<u64>,
+    },
+    /// The workers of a pool.
+    #[cfg(feature = "pool")]
+    PoolWorkers { pool: u64 },
+    /// Call a routine. The payload is the array of arguments in MessagePack; that of the reply is
+    /// the result.
+    #[cfg(feature = "pool")]
+    Call(crate::calls::CallOptions),
 }
 
 /// The first message of each connection.

@@ -33,6 +33,8 @@ pub struct Companion {
 pub(crate) struct Shared {
     pub(crate) version: &'static str,
     pub(crate) brokers: Brokers,
+    #[cfg(feature = "pool")]
+    pub(crate) pools: crate::pools::Pools,
     /// Sockets that programs have passed.
     connect: UnboundedSender<OwnedFd>,
 }
@@ -52,6 +54,8 @@ impl Companion {
         let shared = Arc::new(Shared {
             version: options.version,
             brokers: Brokers::new(options.open),
+            #[cfg(feature = "pool")]
+            pools: crate::pools::Pools::default(),
             connect,
         });
         Self { shared, sockets }

@@ -42,6 +42,17 @@ from ._errors import (
 )
 from ._handler import Handler, Job
 from ._options import Limits, Retry, TaskOptions
+from ._pool import (
+    BrokerDiscovery,
+    DnsDiscovery,
+    FileDiscovery,
+    LanDiscovery,
+    LocalDiscovery,
+    PoolWorker,
+    WorkerCredentials,
+    WorkerPool,
+    current_pool,
+)
 from ._requests import configure
 from ._routine import Routine, StreamRoutine
 from .groups import (
@@ -61,6 +72,7 @@ __all__ = [
     "Again",
     "App",
     "Arguments",
+    "BrokerDiscovery",
     "BrokerError",
     "CallError",
     "Cancelled",
@@ -70,17 +82,22 @@ __all__ = [
     "CompanionLost",
     "Context",
     "Denied",
+    "DnsDiscovery",
     "Error",
     "Event",
     "Failed",
+    "FileDiscovery",
     "Handler",
     "Invalid",
     "Job",
+    "LanDiscovery",
     "Limits",
+    "LocalDiscovery",
     "Lost",
     "NoWorkers",
     "NotFound",
     "Permanent",
+    "PoolWorker",
     "Process",
     "ProcessGroup",
     "ProcessManager",
@@ -103,6 +120,8 @@ __all__ = [
     "Unavailable",
     "Unconfirmed",
     "UnknownRoutine",
+    "WorkerCredentials",
+    "WorkerPool",
     "WorkerSettings",
     "arun",
     "asubmit_command",
@@ -112,6 +131,7 @@ __all__ = [
     "check_cancelled",
     "configure",
     "current",
+    "current_pool",
     "default_app",
     "log",
     "progress",

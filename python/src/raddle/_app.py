@@ -57,6 +57,7 @@ class App:
         self.startup_hooks: list[Hook] = []
         self.shutdown_hooks: list[Hook] = []
         self.fork_hooks: list[Hook] = []
+        _APPS.add(self)
 
     @overload
     def routine(self, function: Callable[P, AsyncIterator[T]], /) -> StreamRoutine[P, T]: ...  # type: ignore[overload-overlap]
@@ -153,6 +154,12 @@ class App:
         return problems
 
 
+def all_apps() -> list[App]:
+    """The apps of this process."""
+    return list(_APPS)
+
+
+_APPS: weakref.WeakSet[App] = weakref.WeakSet()
 #: The app of routines that name none.
 default_app = App("default")
 routine = default_app.routine

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import threading
 import weakref
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -135,6 +136,12 @@ def companion() -> _Companion:
         return found
 
 
+def current_companion() -> _Companion | None:
+    """The companion of this process, if there is one."""
+    found = _current
+    return found if found is not None and found.pid == os.getpid() else None
+
+
 def shutdown() -> None:
     """Ends the companion of this process, and the pools in it. The next request starts another."""
     global _current
@@ -193,6 +200,8 @@ class ThreadConnection:
         self._decoder = _frames.Decoder()
         self._number = 0
         self._ready: list[tuple[_frames.Reply, bytes | None]] = []
+        #: The replies that have come for the unfinished requests.
+        self._open: dict[int, deque[tuple[_frames.Reply, bytes | None]]] = {}
         check_hello(self._next()[0])
 
     def __del__(self) -> None:
@@ -212,25 +221,38 @@ class ThreadConnection:
     def begin(self, verb: Any, payload: bytes | None = None) -> int:
         """Sends a request. Returns its number."""
         self._number += 1
+        self._open[self._number] = deque()
         self._send(_frames.frame(self._number, verb, payload))
         return self._number
 
     def cancel(self, number: int) -> None:
-        """Ends a request."""
-        self._send(_frames.frame(number, "cancel"))
+        """Ends a request, unless it has ended."""
+        if self._open.pop(number, None) is not None:
+            self._send(_frames.frame(number, "cancel"))
+
+    def extend(self, number: int, items: int) -> None:
+        """Makes room for more items of a request."""
+        self._send(_frames.frame(number, {"credit": items}))
 
     def receive(self, number: int) -> tuple[_frames.Reply, bytes | None]:
-        """The next reply to a request: an item or the final one."""
-        while True:
+        """The next reply to a request: an item or the final one.
+
+        The thread may begin other requests in between, as in the body of a loop over items.
+        """
+        mine = self._open[number]
+        while not mine:
             reply, payload = self._next()
-            # Others are replies to requests that were interrupted.
-            if reply.id == number:
-                if reply.note is not None:
-                    show_note(reply.note)
-                    continue
-                if reply.error is not None:
-                    raise _frames.exception_of(reply.error)
-                return reply, payload
+            waiting = self._open.get(reply.id)
+            if reply.note is not None:
+                show_note(reply.note)
+            elif waiting is not None:
+                waiting.append((reply, payload))
+        reply, payload = mine.popleft()
+        if reply.item is msgspec.UNSET:
+            del self._open[number]
+        if reply.error is not None:
+            raise _frames.exception_of(reply.error, payload)
+        return reply, payload
 
     def request(self, verb: Any, payload: bytes | None = None) -> tuple[Any, bytes | None]:
         """Sends a request, and returns its result."""
@@ -307,15 +329,24 @@ class LoopConnection:
 
     async def request(self, verb: Any, payload: bytes | None = None) -> tuple[Any, bytes | None]:
         """Sends a request, and returns its result. A caller that is cancelled ends the request."""
-        number = self.send(verb, payload)
-        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        number, future = self.post(verb, payload)
         try:
             result: tuple[Any, bytes | None] = await future
             return result
         except asyncio.CancelledError:
-            if self._waiting.pop(number, None) is not None:
-                self.cancel(number)
+            self.abandon(number)
             raise
+
+    def post(self, verb: Any, payload: bytes | None = None) -> tuple[int, asyncio.Future[Any]]:
+        """Sends a request. Returns its number, and the future of its result."""
+        number = self.send(verb, payload)
+        future = self._waiting[number] = asyncio.get_running_loop().create_future()
+        return number, future
+
+    def abandon(self, number: int) -> None:
+        """Ends a request that was posted."""
+        if self._waiting.pop(number, None) is not None:
+            self.cancel(number)
 
     def open_stream(self, verb: Any, payload: bytes | None = None) -> tuple[int, asyncio.Queue[Any]]:
         """Sends a request with items. The queue gets `(reply, payload)` or an exception."""
@@ -385,12 +416,12 @@ class LoopConnection:
                 if future.done():
                     pass
                 elif reply.error is not None:
-                    future.set_exception(_frames.exception_of(reply.error))
+                    future.set_exception(_frames.exception_of(reply.error, payload))
                 else:
                     future.set_result((reply.ok, payload))
             elif reply.id in self._streams:
                 if reply.error is not None:
-                    self._streams.pop(reply.id).put_nowait(_frames.exception_of(reply.error))
+                    self._streams.pop(reply.id).put_nowait(_frames.exception_of(reply.error, payload))
                 elif reply.item is msgspec.UNSET:
                     self._streams.pop(reply.id).put_nowait((reply, payload))
                 else:

@@ -8,6 +8,7 @@ from typing import Any, Union
 import msgspec
 
 from . import _errors as errors
+from . import _remote
 
 PROTOCOL = 1
 _PREFIX = 4
@@ -49,6 +50,7 @@ _KINDS: dict[str, type[errors.Error]] = {
     "no_workers": errors.NoWorkers,
     "unknown_routine": errors.UnknownRoutine,
     "denied": errors.Denied,
+    "call": errors.CallError,
     "arguments": errors.Arguments,
 }
 
@@ -87,8 +89,14 @@ class Decoder:
         del buffer[:start]
 
 
-def exception_of(problem: Problem) -> errors.Error:
-    """The exception for the error of a request."""
+def exception_of(problem: Problem, payload: bytes | None = None) -> Exception:
+    """The exception for the error of a request. The payload is the error of a routine."""
+    if problem.kind == "failed" and payload:
+        value = msgspec.msgpack.decode(payload)
+        description = _remote.find_description(value)
+        return errors.Failed(value) if description is None else _remote.rebuild(description)
+    if problem.kind in ("failed", "panicked"):
+        return errors.RemoteError(problem.message)
     text = problem.message if problem.hint is None else f"{problem.message}: {problem.hint}"
     error = _KINDS.get(problem.kind, errors.BrokerError)(text)
     error.hint = problem.hint

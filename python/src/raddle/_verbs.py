@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from ._calls import Calls, StreamCalls
 from ._codec import encode
 from ._context import current
 from ._options import Span, TaskOptions, TaskSettings, span_text
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import ParamSpec, Self, Unpack
 
+    from ._pool import WorkerPool
     from ._signature import Signature
 
     P = ParamSpec("P")
@@ -141,6 +143,39 @@ class SubmitVerbs(Generic[P, R]):
 class RoutineVerbs(SubmitVerbs[P, T], Generic[P, T]):
     """Verbs of a routine that returns one value."""
 
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls the routine in the pool of this code."""
+        return await self._calls()(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls the routine in the pool of this code, and waits."""
+        return self._calls().call(*args, **kwargs)
+
+    def on(self, pool: WorkerPool) -> Calls[P, T]:
+        """Calls of the routine in this pool."""
+        return self._calls().on(pool)
+
+    def timeout(self, timeout: Span) -> Calls[P, T]:
+        """Calls of the routine that may take this long."""
+        return self._calls().timeout(timeout)
+
+    def key(self, key: object) -> Calls[P, T]:
+        """Calls of the routine that a sticky balancer sends to one worker."""
+        return self._calls().key(key)
+
+    def map(
+        self, arguments: Iterable[Sequence[Any]], *, window: int = 100, ordered: bool = True
+    ) -> AsyncIterator[T]:
+        """A call for each tuple of arguments, up to `window` at a time."""
+        return self._calls().map(arguments, window=window, ordered=ordered)
+
+    def imap(self, arguments: Iterable[Sequence[Any]], *, window: int = 100) -> Iterator[T]:
+        """A call for each tuple of arguments, up to `window` at a time, in order."""
+        return self._calls().imap(arguments, window=window)
+
+    def _calls(self) -> Calls[P, T]:
+        return Calls(self)
+
     async def here(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs the routine in this process."""
         value = self.function(*args, **kwargs)
@@ -149,6 +184,29 @@ class RoutineVerbs(SubmitVerbs[P, T], Generic[P, T]):
 
 class StreamVerbs(SubmitVerbs[P, list[T]], Generic[P, T]):
     """Verbs of a routine that yields items. The result of its task is the list of them."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        """Calls the routine in the pool of this code. A loop that ends early cancels it."""
+        return self._calls()(*args, **kwargs)
+
+    def iter(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        """Calls the routine in the pool of this code. A loop that ends early cancels it."""
+        return self._calls().iter(*args, **kwargs)
+
+    def on(self, pool: WorkerPool) -> StreamCalls[P, T]:
+        """Calls of the routine in this pool."""
+        return self._calls().on(pool)
+
+    def timeout(self, timeout: Span) -> StreamCalls[P, T]:
+        """Calls of the routine that may take this long."""
+        return self._calls().timeout(timeout)
+
+    def key(self, key: object) -> StreamCalls[P, T]:
+        """Calls of the routine that a sticky balancer sends to one worker."""
+        return self._calls().key(key)
+
+    def _calls(self) -> StreamCalls[P, T]:
+        return StreamCalls(self)
 
     def _result_kind(self) -> Any:
         return list[self.signature.returns]  # type: ignore[name-defined]
