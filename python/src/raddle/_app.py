@@ -40,14 +40,10 @@ class RoutineDecorator(Protocol):
     def __call__(self, function: Any, /) -> Any: ...
 
 
-_instances: weakref.WeakSet[App] = weakref.WeakSet()
-
-
 class App:
     """A set of routines. A host runs the routines of one app."""
 
     def __init__(self, name: str = "app", **defaults: Unpack[TaskSettings]) -> None:
-        _instances.add(self)
         self.name = name
         self.defaults = defaults
         self.routines: dict[str, AnyRoutine] = {}
@@ -137,11 +133,6 @@ class App:
         made = kind()
         self.handlers[made.name] = made
         return kind
-
-    @staticmethod
-    def instances() -> list[App]:
-        """All apps of this program."""
-        return list(_instances)
 
     def check(self) -> list[str]:
         """The problems that would show later: types that cannot travel, annotations that cannot be read."""

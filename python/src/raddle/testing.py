@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from . import _companion
-from ._app import App
+from ._app import App, all_apps
 from ._codec import Encoding, decode, encode
 from ._context import _CURRENT
 from ._options import Span, span_text
@@ -43,6 +43,8 @@ class SubmittedTask:
     state: str = "created"
     #: How many attempts it has had.
     attempts: int = 0
+    #: How many of them have failed.
+    failures: int = 0
     #: Its value, as JSON.
     value: Any = None
     #: Why it failed.
@@ -166,7 +168,7 @@ class TestBroker:
         task = SubmittedTask(f"1{next(self._numbers):018}", spec, self.now + delay)
         self.tasks.append(task)
         if self.mode == "inline":
-            while task.state == "created":
+            while task.state == "created" and task.due <= self.now:
                 await self._attempt(task)
         return task.tid, False
 
@@ -192,7 +194,7 @@ class TestBroker:
             "tid": task.tid,
             "state": task.state,
             "attempt": task.attempts,
-            "failures": task.attempts - (task.state == "completed"),
+            "failures": task.failures,
             "losses": 0,
             "paused": False,
             "dead": task.state == "failed",
@@ -235,11 +237,17 @@ class TestBroker:
                 await self._submit(spec)
             return
         retry = task.spec.get("retry", {})
-        if task.error.get("permanent") or task.attempts >= retry.get("attempts", 1):
+        # A routine that asks to run again has not failed.
+        task.failures += "retry_after_ms" not in task.error
+        if task.error.get("permanent") or task.failures >= retry.get("attempts", 1):
             task.state = "failed"
             return
+        after = task.error.get("retry_after_ms")
         task.error = None
-        pause = seconds(retry.get("base", 1)) * 2 ** (task.attempts - 1)
+        if after is not None:
+            task.due = self.now + after / 1000
+            return
+        pause = seconds(retry.get("base", 1)) * 2 ** (task.failures - 1)
         # Inline tasks do not wait.
         task.due = self.now + (0 if self.mode == "inline" else pause)
 
@@ -329,7 +337,7 @@ def run_job(
 
 def find_routine(name: str, apps: Sequence[App] | None) -> AnyRoutine:
     """The routine of a name, in these apps or in any that exists."""
-    for app in App.instances() if apps is None else apps:
+    for app in all_apps() if apps is None else apps:
         if name in app.routines:
             return app.routines[name]
     raise LookupError(f"no app of this program has the routine '{name}'")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from typing import Any
 
 from projects import Project, project, shop, wait_until
@@ -203,3 +205,64 @@ def test_an_app_that_cannot_be_loaded_is_named(project: Project) -> None:
         )
         said = project.raddle("worker", "start", "--python", app, code=2)
         assert reason in said, said
+
+
+def test_a_routine_that_asks_to_run_again_has_not_failed(shop: Project) -> None:
+    record = shop.run("shop:not_yet")
+    assert record["state"] == "completed", record
+    assert (record["report"]["value"], record["failures"]) == (3, 0)
+
+
+def test_a_fresh_task_has_a_process_of_its_own(shop: Project) -> None:
+    warm = shop.value("shop:host_process")[0]
+    pids = []
+    for _ in range(2):
+        tid = shop.submit_spec(target={"routine": "shop:alone"}, isolation="process")
+        pids.append(shop.finish(tid)["report"]["value"])
+    assert len({warm, *pids}) == 3
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_handler_takes_tasks_by_its_capabilities(project: Project) -> None:
+    (project.directory / "painter.handler.toml").write_text(
+        f"""
+name = "painter"
+provides = ["canvas"]
+kind = "host"
+command = ["{sys.executable}", "-m", "raddle.host", "shop:app"]
+"""
+    )
+    project.raddle("worker", "start", "--handlers", ".", "--caps", "canvas", "--hosts", "1")
+    fields = {"target": {"handler": "any"}, "requires": ["canvas"]}
+    record = project.finish(project.submit_spec(**fields, args=["loom"]))
+    assert record["report"]["value"] == {"painted": "loom", "attempt": 1, "requires": ["canvas"]}
+    record = project.finish(project.submit_spec(**fields))
+    assert "does not accept" in record["report"]["exit"]["message"]
+
+
+def test_a_changed_file_is_loaded_anew(project: Project) -> None:
+    path = project.directory / "young.py"
+    text = "import raddle\napp = raddle.App('x')\n@app.routine\ndef age() -> int: return 1\n"
+    path.write_text(text)
+    project.start_worker("young:app", "--hosts", "1", "--reload")
+    assert project.value("young:age") == 1
+    path.write_text(text.replace("return 1", "return 22"))
+    wait_until(lambda: project.value("young:age") == 22, "the change is seen")
+
+
+def test_an_app_is_checked(project: Project) -> None:
+    (project.directory / "good.py").write_text(
+        "import raddle\napp = raddle.App('x')\n@app.routine\ndef f(x: int) -> int: return x\n"
+    )
+    (project.directory / "bad.py").write_text(
+        "import raddle\napp = raddle.App('x')\n@app.routine\ndef f(x: 'Nowhere') -> None: ...\n"
+    )
+    (project.directory / "threads.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "from good import app\n"
+    )
+    assert project.raddle("python", "check", "good:app") == "good:f  plain\n"
+    assert "bad:f: the annotations" in project.raddle("python", "check", "bad:app", code=1)
+    found = json.loads(project.raddle("python", "check", "threads:app", "--json"))
+    assert "have started 1 threads" in found["notes"][0]
+    assert "no module 'nowhere'" in project.raddle("python", "check", "nowhere:app", code=1)
