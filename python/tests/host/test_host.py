@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from typing import Any
 
-from projects import Project, project, shop, wait_until
+from projects import DEADLINE, Project, project, shop, wait_until
 
 __all__ = ["project", "shop"]
 
@@ -266,3 +267,27 @@ def test_an_app_is_checked(project: Project) -> None:
     found = json.loads(project.raddle("python", "check", "threads:app", "--json"))
     assert "have started 1 threads" in found["notes"][0]
     assert "no module 'nowhere'" in project.raddle("python", "check", "nowhere:app", code=1)
+
+
+def test_a_pool_worker_takes_calls_of_the_app(project: Project) -> None:
+    pool = f"shop-{os.getpid()}"
+    server = project.start("pool", "serve", "--python", "shop:app", "--name", pool, "--workers", "1")
+    code = f"""
+import raddle
+from shop import add, count
+
+with raddle.WorkerPool(discovery=raddle.LocalDiscovery("{pool}")):
+    print(add.call(40), list(count.iter(3)))
+"""
+    called = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project.directory,
+        env={**project.env, "RADDLE_BINARY": project.program},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=DEADLINE,
+    )
+    assert called.stdout == "42 [0, 1, 2]\n", called.stdout
+    server.terminate()
+    assert server.wait(60) == 0
