@@ -9,6 +9,7 @@ pub mod doctor;
 mod error;
 pub mod exit_code;
 pub mod find;
+mod hint;
 pub mod overview;
 #[cfg(feature = "pool")]
 pub mod pool;
@@ -19,3 +20,4 @@ pub mod task;
 pub mod tree;
 
 pub use error::{Error, Result};
+pub use hint::split_hint;

@@ -1,0 +1,64 @@
+//! The operator's interface: the one place where routers are merged and layers applied.
+
+use std::sync::Arc;
+
+use axum::{Router, extract::DefaultBodyLimit, middleware};
+use raddle_broker::Broker;
+
+use crate::{Options, api, audit, auth, live, pages, route, state::AppState};
+
+/// The largest body of a request. A batch of specs is the largest.
+const MAX_BODY: usize = 20 << 20;
+
+/// The operator's interface to a broker.
+#[derive(Clone)]
+pub struct App {
+    state: AppState,
+}
+
+impl App {
+    /// Makes the interface.
+    pub fn new(broker: Arc<dyn Broker>, options: Options) -> Self {
+        Self {
+            state: AppState::new(broker, options),
+        }
+    }
+
+    /// The router, to be served or mounted.
+    pub fn router(&self) -> Router {
+        let state = &self.state;
+        let all = Router::new()
+            .nest("/api/v1", route::router(state, api::ROUTES))
+            .merge(route::router(state, auth::ROUTES))
+            .merge(route::router(state, pages::ROUTES))
+            .merge(route::router(state, live::ROUTES))
+            .merge(pages::assets())
+            .fallback(api::no_route)
+            .layer(DefaultBodyLimit::max(MAX_BODY))
+            // The last layer is the first that a request meets.
+            .layer(middleware::from_fn_with_state(
+                state.clone(),
+                auth::check_host,
+            ))
+            .layer(middleware::from_fn_with_state(state.clone(), audit::record))
+            .layer(middleware::map_response(auth::add_headers))
+            .with_state(state.clone());
+        match state.options.prefix.as_str() {
+            "" => all,
+            prefix => Router::new().nest(prefix, all),
+        }
+    }
+
+    /// Ends all open streams. To be called before a graceful stop, which waits for them.
+    pub fn stop(&self) {
+        self.state.stop();
+    }
+}
+
+/// The operator's interface to a broker as a router, to mount in a program.
+///
+/// Without [`Options::prefix`] it is served at the root of the router around it. To mount it below
+/// a path, set the prefix and merge the router: its links begin with the prefix.
+pub fn router(broker: Arc<dyn Broker>, options: Options) -> Router {
+    App::new(broker, options).router()
+}
