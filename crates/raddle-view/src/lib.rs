@@ -5,15 +5,18 @@
 //! must not render them.
 
 pub mod batch;
+pub mod control;
 pub mod doctor;
 mod error;
 pub mod exit_code;
+pub mod explain;
 pub mod find;
 mod hint;
 pub mod overview;
 #[cfg(feature = "pool")]
 pub mod pool;
 pub mod reclaimed;
+pub mod recover;
 pub mod schedule;
 pub mod select;
 pub mod task;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use raddle_broker::Broker;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     Options,
@@ -11,6 +11,9 @@ use crate::{
     auth::{Throttle, TokenCache},
     live::Hub,
 };
+
+/// The most open streams.
+const MAX_STREAMS: usize = 256;
 
 /// What all handlers share.
 #[derive(Clone)]
@@ -27,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) throttle: Throttle,
     /// Requests of those who are not signed in.
     pub(crate) strangers: Strangers,
+    /// Bounds the open streams.
+    pub(crate) streams: Arc<Semaphore>,
     /// Fans changes out to live pages.
     pub(crate) live: Hub,
     stopping: watch::Sender<bool>,
@@ -40,6 +45,7 @@ impl AppState {
             tokens: TokenCache::default(),
             throttle: Throttle::default(),
             strangers: Strangers::default(),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             live: Hub::default(),
             stopping: watch::Sender::new(false),
         }))

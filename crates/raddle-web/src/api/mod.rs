@@ -1,27 +1,34 @@
 //! The API under `/api/v1`: JSON in the shapes of the CLI's `--json`.
 
+mod audit;
+mod control;
+mod events;
+mod extract;
+mod groups;
+mod hold;
 mod info;
+mod messages;
+pub(crate) mod openapi;
+mod output;
+mod reply;
+mod routes;
+mod schedules;
+pub(crate) mod sse;
+mod status;
+mod submit;
+mod tasks;
 
-use axum::{
-    http::{StatusCode, Uri},
-    routing::get,
-};
+pub(crate) use control::{CommandParams, control as send_control, retry_task};
+pub(crate) use extract::{Body, Params, TaskPath, duration, resolve};
+pub(crate) use hold::hold;
+pub(crate) use reply::visible_task;
+pub(crate) use routes::ROUTES;
+pub(crate) use submit::parse_specs;
+pub(crate) use tasks::parse_query;
 
-use crate::{
-    auth::Right,
-    problem::Problem,
-    route::{Access, Route, Verb},
-};
+use axum::http::{StatusCode, Uri};
 
-/// The routes of the API, relative to `/api/v1`.
-pub(crate) const ROUTES: &[Route] = &[Route::api(
-    Verb::Get,
-    "/",
-    Access::Needs(Right::See),
-    "The version, the engine, and the rights of the caller",
-    || get(info::show),
-)
-.returns("version, broker, engine, name, role, rights")];
+use crate::problem::Problem;
 
 /// Answers requests for paths that do not exist.
 pub(crate) async fn no_route(uri: Uri) -> Problem {
