@@ -59,8 +59,14 @@ pub(crate) type Parameter = (&'static str, &'static str);
 
 /// The parameters of routes whose requests can wait.
 const HELD: &[Parameter] = &[
-    ("wait", "Hold the request for a change for so long: 60s at most"),
-    ("after", "The event after which a change counts: the `as_of` or `ETag` of an answer"),
+    (
+        "wait",
+        "Hold the request for a change for so long: 60s at most",
+    ),
+    (
+        "after",
+        "The event after which a change counts: the `as_of` or `ETag` of an answer",
+    ),
 ];
 
 /// Who may use a route.

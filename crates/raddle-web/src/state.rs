@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use raddle_broker::Broker;
+use raddle_telemetry::metrics::QueueExporter;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
@@ -32,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) strangers: Strangers,
     /// Bounds the open streams.
     pub(crate) streams: Arc<Semaphore>,
+    /// The metrics of the broker.
+    pub(crate) metrics: QueueExporter,
     /// Fans changes out to live pages.
     pub(crate) live: Hub,
     stopping: watch::Sender<bool>,
@@ -40,6 +43,7 @@ pub(crate) struct Shared {
 impl AppState {
     pub(crate) fn new(broker: Arc<dyn Broker>, options: Options) -> Self {
         Self(Arc::new(Shared {
+            metrics: QueueExporter::new(Arc::clone(&broker)),
             broker,
             options,
             tokens: TokenCache::default(),

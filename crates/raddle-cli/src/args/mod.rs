@@ -23,6 +23,7 @@ mod spawner;
 mod spec;
 mod submit;
 mod task;
+mod web;
 mod worker;
 
 use std::ffi::{OsStr, OsString};
@@ -38,7 +39,7 @@ use raddle_model::HumanDuration;
 pub(crate) use cert::*;
 pub(crate) use {
     batch::*, group::*, host::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*,
-    spawner::*, spec::*, submit::*, task::*, worker::*,
+    spawner::*, spec::*, submit::*, task::*, web::*, worker::*,
 };
 #[cfg(feature = "pool")]
 pub(crate) use {credentials::*, discovery::*, pool::*, serve::*};
@@ -166,6 +167,8 @@ pub(crate) enum Command {
     #[cfg(feature = "tls")]
     #[command(subcommand)]
     Cert(CertCommand),
+    /// Serve the operator's interface: pages for a browser, and an API for programs
+    Web(Box<WebArgs>),
     /// Show metrics
     #[command(subcommand)]
     Metrics(MetricsCommand),

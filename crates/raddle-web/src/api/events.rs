@@ -49,7 +49,10 @@ pub(super) async fn events(
     let limit = limit(params.limit);
     let after = params.after.unwrap_or(0);
     let as_of = state.broker().last_event().await?;
-    let events = state.broker().events(Some(after), None, limit, Duration::ZERO).await?;
+    let events = state
+        .broker()
+        .events(Some(after), None, limit, Duration::ZERO)
+        .await?;
     let next = events.last().filter(|_| events.len() == limit as usize);
     let next = next.map(|event| event.id.to_string());
     let page = Page {
@@ -66,7 +69,13 @@ fn follow(state: &AppState, caller: Caller, after: u64) -> Result<Response> {
     let guard = Guard::new(state, caller)?;
     let next = async move |(mut guard, after): (Guard, u64)| {
         let events = guard
-            .wait(async |state, wait| state.broker().events(Some(after), None, SLICE, wait).await.ok())
+            .wait(async |state, wait| {
+                state
+                    .broker()
+                    .events(Some(after), None, SLICE, wait)
+                    .await
+                    .ok()
+            })
             .await?;
         let after = events.last().map_or(after, |event| event.id.as_u64());
         Some((events, (guard, after)))
@@ -78,5 +87,8 @@ fn follow(state: &AppState, caller: Caller, after: u64) -> Result<Response> {
 
 fn as_event(event: TaskEvent) -> Result<Event, sse::Never> {
     let data = serde_json::to_string(&event).expect("an event has only string keys");
-    Ok(Event::default().id(event.id.to_string()).event("task").data(data))
+    Ok(Event::default()
+        .id(event.id.to_string())
+        .event("task")
+        .data(data))
 }

@@ -14,10 +14,7 @@ use crate::{
     state::AppState,
 };
 
-pub(super) async fn list(
-    State(state): State<AppState>,
-    AsOf(as_of): AsOf,
-) -> Result<Json<Page>> {
+pub(super) async fn list(State(state): State<AppState>, AsOf(as_of): AsOf) -> Result<Json<Page>> {
     let groups = group::list(state.broker()).await?;
     Ok(Json(Page::whole(groups, as_of)))
 }

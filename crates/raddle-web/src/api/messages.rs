@@ -1,6 +1,10 @@
 //! Free queues: reading, writing and moving messages.
 
-use axum::{Extension, Json, extract::{Path, State}, response::{IntoResponse, Response}};
+use axum::{
+    Extension, Json,
+    extract::{Path, State},
+    response::{IntoResponse, Response},
+};
 use raddle_broker::{
     DeliveryOutcome,
     queues::{self, WEB_QUEUES, WriteOutcome},
@@ -30,9 +34,10 @@ pub(super) async fn resolve_queue(
 ) -> Result<QueueName> {
     let queue = match name.parse::<QueueArg>() {
         Ok(QueueArg::Full(queue)) => queue,
-        Ok(QueueArg::Short(short, port)) => {
-            QueueName::Task(resolve(state, &TidArg::Short(short).to_string()).await?, port)
-        }
+        Ok(QueueArg::Short(short, port)) => QueueName::Task(
+            resolve(state, &TidArg::Short(short).to_string()).await?,
+            port,
+        ),
         Err(error) => return Err(Problem::bad_request(error.to_string())),
     };
     let text = queue.to_string();
@@ -47,10 +52,7 @@ pub(super) async fn resolve_queue(
     Ok(queue)
 }
 
-pub(super) async fn list(
-    State(state): State<AppState>,
-    AsOf(as_of): AsOf,
-) -> Result<Json<Page>> {
+pub(super) async fn list(State(state): State<AppState>, AsOf(as_of): AsOf) -> Result<Json<Page>> {
     let mut counts = queues::list_counts(state.broker(), None).await?;
     counts.retain(|queue| queue.messages > 0);
     Ok(Json(Page::whole(counts, as_of)))

@@ -1,30 +1,27 @@
 //! The API under `/api/v1`: JSON in the shapes of the CLI's `--json`.
 
 mod audit;
-mod control;
+pub(crate) mod control;
 mod events;
-mod extract;
+pub(crate) mod extract;
 mod groups;
 mod hold;
 mod info;
 mod messages;
 pub(crate) mod openapi;
 mod output;
-mod reply;
+pub(crate) mod reply;
 mod routes;
 mod schedules;
 pub(crate) mod sse;
 mod status;
-mod submit;
-mod tasks;
+pub(crate) mod submit;
+pub(crate) mod tasks;
 
-pub(crate) use control::{CommandParams, control as send_control, retry_task};
-pub(crate) use extract::{Body, Params, TaskPath, duration, resolve};
+pub use openapi::reference;
+
 pub(crate) use hold::hold;
-pub(crate) use reply::visible_task;
 pub(crate) use routes::ROUTES;
-pub(crate) use submit::parse_specs;
-pub(crate) use tasks::parse_query;
 
 use axum::http::{StatusCode, Uri};
 

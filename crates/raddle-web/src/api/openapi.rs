@@ -14,7 +14,7 @@ pub(super) async fn show(State(state): State<AppState>) -> Json<Value> {
 }
 
 /// The API as OpenAPI 3.1.
-pub(crate) fn document(prefix: &str) -> Value {
+fn document(prefix: &str) -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in ROUTES {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
@@ -105,8 +105,36 @@ fn operation_id(route: &Route) -> String {
     })
 }
 
+/// The routes as Markdown, for the reference.
+pub fn reference() -> String {
+    ROUTES.iter().map(describe).collect()
+}
+
+fn describe(route: &Route) -> String {
+    let mut text = format!(
+        "\n### `{} {}`\n\n{}. Needs {}.\n",
+        route.verb.as_str().to_uppercase(),
+        route.path,
+        route.summary,
+        right(route)
+    );
+    for (name, about) in route.all_parameters() {
+        text.push_str(&format!("\n- `{name}`: {about}"));
+    }
+    if route.all_parameters().next().is_some() {
+        text.push('\n');
+    }
+    if let Some(body) = route.body {
+        text.push_str(&format!("\nBody: {body}.\n"));
+    }
+    if !route.returns.is_empty() {
+        text.push_str(&format!("\nReturns: {}.\n", route.returns));
+    }
+    text
+}
+
 /// The right in words.
-pub(crate) fn right(route: &Route) -> String {
+fn right(route: &Route) -> String {
     match route.access {
         Access::Needs(right) => format!("the right `{right}`"),
         Access::SignedIn => "sign-in".into(),

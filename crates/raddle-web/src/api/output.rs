@@ -8,9 +8,7 @@ use axum::{
     extract::{Path, State},
     http::{
         HeaderMap, HeaderValue, StatusCode,
-        header::{
-            ACCEPT, ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_TYPE, RANGE,
-        },
+        header::{ACCEPT, ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_TYPE, RANGE},
     },
     response::{
         IntoResponse, Response,
@@ -61,7 +59,10 @@ pub(super) async fn output(
 ) -> Result<Response> {
     let task = get_task(state.broker(), tid).await?;
     if attempt == 0 || attempt > task.attempt {
-        let why = format!("task {tid} has had {} attempts, and no attempt {attempt}", task.attempt);
+        let why = format!(
+            "task {tid} has had {} attempts, and no attempt {attempt}",
+            task.attempt
+        );
         return Err(Problem::not_found(why).with_tid(tid));
     }
     if params.follow == Some(1) {
@@ -82,16 +83,23 @@ pub(super) async fn output(
         }
     };
     let name = format!("{tid}-{attempt}-{}.txt", stream_name(stream));
-    let mut response = (status, bytes_of(state, tid, attempt, stream, range.clone())).into_response();
+    let mut response =
+        (status, bytes_of(state, tid, attempt, stream, range.clone())).into_response();
     let added = response.headers_mut();
     let fixed = HeaderValue::from_static;
     added.insert(CONTENT_TYPE, fixed("text/plain; charset=utf-8"));
     added.insert(ACCEPT_RANGES, fixed("bytes"));
     let value = |text: String| HeaderValue::from_str(&text).expect("digits and letters");
-    added.insert(CONTENT_DISPOSITION, value(format!("attachment; filename=\"{name}\"")));
+    added.insert(
+        CONTENT_DISPOSITION,
+        value(format!("attachment; filename=\"{name}\"")),
+    );
     if status == StatusCode::PARTIAL_CONTENT {
         let (first, last) = (range.start, range.end - 1);
-        added.insert(CONTENT_RANGE, value(format!("bytes {first}-{last}/{length}")));
+        added.insert(
+            CONTENT_RANGE,
+            value(format!("bytes {first}-{last}/{length}")),
+        );
     }
     Ok(response)
 }
@@ -104,7 +112,13 @@ fn stream_name(stream: OutputStream) -> &'static str {
 }
 
 /// A body that reads as fast as the client does.
-fn bytes_of(state: AppState, tid: Tid, attempt: u32, stream: OutputStream, range: Range<u64>) -> Body {
+fn bytes_of(
+    state: AppState,
+    tid: Tid,
+    attempt: u32,
+    stream: OutputStream,
+    range: Range<u64>,
+) -> Body {
     let next = move |(state, range): (AppState, Range<u64>)| async move {
         let left = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
         if left == 0 {
@@ -141,7 +155,10 @@ fn parse_range(header: &str, length: u64) -> RangeRequest {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| text.parse().unwrap_or(u64::MAX))
     };
-    let Some((from, to)) = header.strip_prefix("bytes=").and_then(|it| it.split_once('-')) else {
+    let Some((from, to)) = header
+        .strip_prefix("bytes=")
+        .and_then(|it| it.split_once('-'))
+    else {
         return RangeRequest::Ignored;
     };
     let range = match (number(from), number(to)) {
@@ -179,15 +196,25 @@ fn follow_stream(
         loop {
             let broker = guard.state().broker();
             let task = get_task(broker, tid).await.ok()?;
-            let bytes = broker.read_output(tid, attempt, stream, offset, CHUNK).await.ok()?;
+            let bytes = broker
+                .read_output(tid, attempt, stream, offset, CHUNK)
+                .await
+                .ok()?;
             let has_ended = task.state.is_terminal() || task.attempt > attempt;
             if !bytes.is_empty() {
                 // A character that is cut in two is sent with the next piece.
-                let cut = if has_ended { bytes.len() } else { whole_characters(&bytes) };
+                let cut = if has_ended {
+                    bytes.len()
+                } else {
+                    whole_characters(&bytes)
+                };
                 let end = offset + cut as u64;
-                let data = json!({ "offset": offset, "text": String::from_utf8_lossy(&bytes[..cut]) });
+                let data =
+                    json!({ "offset": offset, "text": String::from_utf8_lossy(&bytes[..cut]) });
                 if cut > 0 {
-                    let event = Event::default().id(format!("{attempt}:{end}")).data(data.to_string());
+                    let event = Event::default()
+                        .id(format!("{attempt}:{end}"))
+                        .data(data.to_string());
                     return Some((Ok::<_, sse::Never>(event), (guard, end, false)));
                 }
             } else if has_ended {
@@ -209,7 +236,10 @@ fn follow_stream(
                 .await?;
         }
     };
-    Ok(sse::response(Sse::new(stream::unfold((guard, offset, false), next))))
+    Ok(sse::response(Sse::new(stream::unfold(
+        (guard, offset, false),
+        next,
+    ))))
 }
 
 /// How many bytes end with a whole character.
@@ -254,7 +284,11 @@ pub(super) async fn logs(
             if is_plain {
                 piece.extend(chunk.bytes);
             } else {
-                piece.extend(log_record(chunk.attempt, chunk.stream, &chunk.bytes).to_string().into_bytes());
+                piece.extend(
+                    log_record(chunk.attempt, chunk.stream, &chunk.bytes)
+                        .to_string()
+                        .into_bytes(),
+                );
                 piece.push(b'\n');
             }
         }
@@ -272,7 +306,9 @@ fn log_record(attempt: u32, stream: OutputStream, bytes: &[u8]) -> Value {
 }
 
 fn follow_logs(state: AppState, caller: Caller, tid: Tid, headers: &HeaderMap) -> Result<Response> {
-    let cursor = sse::last_event_id(headers).and_then(parse_cursor).unwrap_or_default();
+    let cursor = sse::last_event_id(headers)
+        .and_then(parse_cursor)
+        .unwrap_or_default();
     let guard = Guard::new(&state, caller)?;
     let next = move |(mut guard, cursor): (Guard, Option<TaskCursor>)| async move {
         let cursor = cursor?;
@@ -284,7 +320,12 @@ fn follow_logs(state: AppState, caller: Caller, tid: Tid, headers: &HeaderMap) -
             .iter()
             .map(|chunk| log_record(chunk.attempt, chunk.stream, &chunk.bytes))
             .collect();
-        let TaskCursor { event, attempt, stdout, stderr } = update.cursor;
+        let TaskCursor {
+            event,
+            attempt,
+            stdout,
+            stderr,
+        } = update.cursor;
         let data = json!({ "output": lines, "events": update.events, "done": update.done });
         let event = Event::default()
             .id(format!("{event}:{attempt}:{stdout}:{stderr}"))
@@ -292,7 +333,10 @@ fn follow_logs(state: AppState, caller: Caller, tid: Tid, headers: &HeaderMap) -
         let next = update.done.is_none().then_some(update.cursor);
         Some((Ok::<_, sse::Never>(event), (guard, next)))
     };
-    Ok(sse::response(Sse::new(stream::unfold((guard, Some(cursor)), next))))
+    Ok(sse::response(Sse::new(stream::unfold(
+        (guard, Some(cursor)),
+        next,
+    ))))
 }
 
 fn parse_cursor(id: &str) -> Option<TaskCursor> {

@@ -125,9 +125,13 @@ mod tests {
             name: Some("shown".into()),
             stdin: Some("secret".into()),
             args: vec!["secret".into()],
-            kwargs: [("k".to_owned(), Value::from("secret"))].into_iter().collect(),
+            kwargs: [("k".to_owned(), Value::from("secret"))]
+                .into_iter()
+                .collect(),
             env: [("K".to_owned(), "secret".to_owned())].into(),
-            metadata: [("k".to_owned(), Value::from("secret"))].into_iter().collect(),
+            metadata: [("k".to_owned(), Value::from("secret"))]
+                .into_iter()
+                .collect(),
             ..TaskSpec::command(["curl", "secret"])
         };
         let tid = Tid::from_u64(1_837_025_672_140_161_024).unwrap();

@@ -32,7 +32,9 @@ pub(super) async fn list(
     AsOf(as_of): AsOf,
 ) -> Result<Json<Page>> {
     let schedules: Vec<ScheduleView> = state.broker().schedules(None).await?;
-    let records = schedules.iter().map(|view| visible(&caller, schedule_record(view)));
+    let records = schedules
+        .iter()
+        .map(|view| visible(&caller, schedule_record(view)));
     Ok(Json(Page::whole(records, as_of)))
 }
 
@@ -77,7 +79,10 @@ pub(super) async fn put(
         written.name.clone_from(&name);
     }
     if written.name != name {
-        let why = format!("the schedule is called '{}', and the path says '{name}'", written.name);
+        let why = format!(
+            "the schedule is called '{}', and the path says '{name}'",
+            written.name
+        );
         return Err(Problem::bad_request(why));
     }
     check_version(&state, &headers, &name).await?;
@@ -141,7 +146,9 @@ pub(super) async fn run_now(
 ) -> Result<Json<Value>> {
     let submitted = schedule::run_now(state.broker(), &name).await?;
     let (tid, existing) = (submitted.tid(), matches!(submitted, Submitted::Existing(_)));
-    Ok(Json(json!({ "name": name, "tid": tid, "existing": existing })))
+    Ok(Json(
+        json!({ "name": name, "tid": tid, "existing": existing }),
+    ))
 }
 
 fn changed(name: &str, status: &str, has_changed: bool) -> Json<Value> {

@@ -78,7 +78,9 @@ where
         .keep_alive(KeepAlive::new().interval(HEARTBEAT))
         .into_response();
     let header = HeaderName::from_static("x-accel-buffering");
-    response.headers_mut().insert(header, HeaderValue::from_static("no"));
+    response
+        .headers_mut()
+        .insert(header, HeaderValue::from_static("no"));
     response
 }
 

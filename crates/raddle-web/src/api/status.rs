@@ -69,12 +69,10 @@ pub(super) async fn worker(
 ) -> Result<Json<Value>> {
     let workers = state.broker().workers().await?;
     let found = workers.into_iter().find(|worker| worker.tid == tid);
-    found
-        .map(|worker| Json(json!(worker)))
-        .ok_or_else(|| {
-            let why = format!("no live worker has the id {tid}: see 'raddle worker list'");
-            Problem::not_found(why).with_tid(tid)
-        })
+    found.map(|worker| Json(json!(worker))).ok_or_else(|| {
+        let why = format!("no live worker has the id {tid}: see 'raddle worker list'");
+        Problem::not_found(why).with_tid(tid)
+    })
 }
 
 #[cfg(feature = "pool")]
@@ -89,11 +87,19 @@ pub(super) async fn pools(AsOf(as_of): AsOf) -> Result<Json<Page>> {
 pub(super) async fn pool(AsOf(as_of): AsOf, Path(name): Path<String>) -> Result<Json<Page>> {
     let pools = raddle_view::pool::local_pools()
         .map_err(|error| Problem::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
-    let pool = pools.into_iter().find(|pool| pool.name == name).ok_or_else(|| {
-        Problem::not_found(format!("no pool '{name}' runs here: see 'raddle pool list'"))
-    })?;
+    let pool = pools
+        .into_iter()
+        .find(|pool| pool.name == name)
+        .ok_or_else(|| {
+            Problem::not_found(format!(
+                "no pool '{name}' runs here: see 'raddle pool list'"
+            ))
+        })?;
     let queried = raddle_view::pool::query::query_all(&pool.workers, None).await;
-    Ok(Json(Page::whole(queried.iter().map(|worker| worker.record(&name)), as_of)))
+    Ok(Json(Page::whole(
+        queried.iter().map(|worker| worker.record(&name)),
+        as_of,
+    )))
 }
 
 #[cfg(not(feature = "pool"))]

@@ -73,7 +73,14 @@ pub(super) async fn submit(
     };
     let records: Vec<Value> = submitted.iter().map(submitted_record).collect();
     let note = AuditNote {
-        selection: Some(submitted.iter().take(10).map(|one| one.tid().to_string()).collect::<Vec<_>>().join(" ")),
+        selection: Some(
+            submitted
+                .iter()
+                .take(10)
+                .map(|one| one.tid().to_string())
+                .collect::<Vec<_>>()
+                .join(" "),
+        ),
         count: Some(count),
         reason: None,
     };
@@ -143,7 +150,9 @@ async fn submit_once(
         body: text(&claim),
     };
     let known = read_keys(state, &queue).await?;
-    let others = known.iter().filter(|(message, record)| record.key == key && message.id < own.id);
+    let others = known
+        .iter()
+        .filter(|(message, record)| record.key == key && message.id < own.id);
     // The oldest claim wins.
     let first = others.map(|(_, record)| record).next().cloned();
     let take = |messages: Vec<Message>| MessageTransaction {

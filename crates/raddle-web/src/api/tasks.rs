@@ -1,11 +1,6 @@
 //! Tasks: lists, and single ones.
 
-use axum::{
-    Extension, Json,
-    extract::State,
-    http::header::CONTENT_TYPE,
-    response::IntoResponse,
-};
+use axum::{Extension, Json, extract::State, http::header::CONTENT_TYPE, response::IntoResponse};
 use jiff::Timestamp;
 use raddle_broker::TaskFilter;
 use raddle_model::{
@@ -19,7 +14,7 @@ use raddle_view::{
     tree::TaskTree,
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     extract::{Params, TaskPath, resolve},
@@ -27,7 +22,7 @@ use super::{
     reply::{Page, limit, visible_task},
 };
 use crate::{
-    auth::{Caller, Right},
+    auth::Caller,
     problem::{Problem, Result},
     state::AppState,
 };
@@ -185,7 +180,10 @@ pub(super) async fn events(
     // The events of a task begin with its own id.
     let after = after.max(tid.as_u64() - 1);
     let wait = std::time::Duration::ZERO;
-    let events = state.broker().events(Some(after), Some(tid), limit, wait).await?;
+    let events = state
+        .broker()
+        .events(Some(after), Some(tid), limit, wait)
+        .await?;
     let next = events.last().filter(|_| events.len() == limit as usize);
     let next = next.map(|event| event.id.to_string());
     Ok(Json(Page {
@@ -193,14 +191,4 @@ pub(super) async fn events(
         next,
         ..Page::whole(events, as_of)
     }))
-}
-
-/// Makes sure that the caller may see the data of tasks.
-pub(super) fn require_data(caller: &Caller) -> Result<()> {
-    caller.require(Right::SeeData)
-}
-
-/// The answer to a change of several things.
-pub(super) fn count_reply(name: &str, count: u64) -> Json<Value> {
-    Json(json!({ name: count }))
 }
