@@ -137,6 +137,12 @@ impl From<raddle_view::Error> for Failure {
     }
 }
 
+impl From<raddle_model::query::QueryError> for Failure {
+    fn from(error: raddle_model::query::QueryError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
