@@ -47,11 +47,11 @@ async fn finish(world: &World, tid: Tid, code: i32, stdout: &[u8]) -> AttemptId 
 #[tokio::test]
 async fn submits_all_or_none() {
     let world = World::new().await;
-    let bad = json!({ "tasks": [{ "command": ["true"] }, { "comand": ["true"] }] });
+    let bad = json!({ "tasks": [{ "target": { "command": ["true"] } }, { "targt": { "command": ["true"] } }] });
     let problem = world.post("/api/v1/tasks", &bad).await.expect(422).json();
     let detail = problem["detail"].as_str().unwrap();
     assert!(
-        detail.starts_with("task 2 cannot be submitted") && detail.contains("comand"),
+        detail.starts_with("task 2 cannot be submitted") && detail.contains("targt"),
         "{detail}"
     );
     assert!(
@@ -62,11 +62,14 @@ async fn submits_all_or_none() {
             .unwrap()
             .is_empty()
     );
-    let good = json!({ "tasks": [{ "command": ["true"] }, { "command": ["false"] }] });
+    let good = json!({ "tasks": [{ "target": { "command": ["true"] } }, { "target": { "command": ["false"] } }] });
     let items = world.post("/api/v1/tasks", &good).await.expect(201).json();
     assert_eq!(items["items"].as_array().unwrap().len(), 2);
     let one = world
-        .post("/api/v1/tasks", &json!({ "command": ["true"] }))
+        .post(
+            "/api/v1/tasks",
+            &json!({ "target": { "command": ["true"] } }),
+        )
         .await
         .expect(201)
         .json();
@@ -89,7 +92,7 @@ async fn submits_all_or_none() {
 #[tokio::test]
 async fn a_key_submits_once() {
     let world = World::new().await;
-    let body = json!({ "command": ["true"] });
+    let body = json!({ "target": { "command": ["true"] } });
     let submit = |key: &str, body: &Value| {
         let request = Request::new("POST", "/api/v1/tasks").token(OWNER);
         request.header("Idempotency-Key", key).json(body)
@@ -102,7 +105,10 @@ async fn a_key_submits_once() {
     );
     assert_eq!(again.header("idempotency-replayed"), Some("true"));
     world
-        .send(submit("order 7", &json!({ "command": ["false"] })))
+        .send(submit(
+            "order 7",
+            &json!({ "target": { "command": ["false"] } }),
+        ))
         .await
         .expect(422);
     world.send(submit("order 8", &body)).await.expect(201);
@@ -370,8 +376,7 @@ async fn a_request_waits_for_a_change() {
 async fn schedules_are_written_read_and_run() {
     let world = World::new().await;
     let path = "/api/v1/schedules/nightly";
-    let body =
-        json!({ "every": "1h", "task": { "command": ["true"], "env": { "K": "secret-value" } } });
+    let body = json!({ "every": "1h", "task": { "target": { "command": ["true"] }, "env": { "K": "secret-value" } } });
     let put = |body: &Value| Request::new("PUT", path).token(OWNER).json(body);
     assert_eq!(
         world.send(put(&body)).await.expect(200).json()["put"],
@@ -380,7 +385,7 @@ async fn schedules_are_written_read_and_run() {
     let shown = world.get(path).await.expect(200).json();
     assert_eq!(shown["upcoming"].as_array().unwrap().len(), 5, "{shown}");
     let version = shown["version"].as_str().unwrap().to_owned();
-    let other = json!({ "every": "2h", "task": { "command": ["true"] } });
+    let other = json!({ "every": "2h", "task": { "target": { "command": ["true"] } } });
     let replaced = world
         .send(put(&other).header("If-Match", &version))
         .await

@@ -45,6 +45,14 @@ async fn lives_under_a_prefix_behind_a_proxy() {
     .await;
     world.get("/api/v1/status").await.expect(404);
     world.get("/raddle/api/v1/status").await.expect(200);
+    for root in ["/raddle", "/raddle/", "/raddle/?q=a"] {
+        let own = world.get(root).await;
+        assert_eq!(
+            own.header("x-content-type-options"),
+            Some("nosniff"),
+            "{root}"
+        );
+    }
     let login = Request::new("POST", "/raddle/login")
         .header("Host", "front.example")
         .header("Origin", "https://front.example")
@@ -78,12 +86,13 @@ async fn a_socket_needs_no_token_and_keeps_pages_of_others_out() {
     ] {
         let request = Request::new("POST", "/api/v1/tasks")
             .header(name, value)
-            .json(&json!({ "command": ["true"] }));
+            .json(&json!({ "target": { "command": ["true"] } }));
         world.send(request).await.expect(403);
     }
     let rebound = Request::new("GET", "/api/v1/").header("Host", "evil.test:9460");
     world.send(rebound).await.expect(421);
-    let request = Request::new("POST", "/api/v1/tasks").json(&json!({ "command": ["true"] }));
+    let request =
+        Request::new("POST", "/api/v1/tasks").json(&json!({ "target": { "command": ["true"] } }));
     world.send(request).await.expect(201);
     world.stop().await;
 }
