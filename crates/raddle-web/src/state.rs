@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     /// Remembers the last lines of failed tasks.
     pub(crate) failures: Mutex<FailureReader>,
     /// Fans changes out to live pages.
+    #[expect(dead_code, reason = "no page is live yet")]
     pub(crate) live: Hub,
     stopping: watch::Sender<bool>,
 }
