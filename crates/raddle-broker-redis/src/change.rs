@@ -285,6 +285,7 @@ impl<'a> Draft<'a> {
                     counters: self.record.counters,
                     finished_at: before.now,
                     service: before.is_service(),
+                    events: self.record.events.clone(),
                     report,
                 };
                 let expires = (before.now / 1000).saturating_add_unsigned(self.record.ttl);
@@ -342,6 +343,7 @@ impl<'a> Draft<'a> {
         self.record.owner = None;
         self.record.claimed_at = None;
         self.record.pid = None;
+        self.record.since = None;
         // The script deletes what the attempt has chained.
         self.record.chained = false;
         self.enqueue(Some(run_at));
@@ -378,8 +380,11 @@ impl<'a> Draft<'a> {
     fn enqueue(&mut self, run_at: Option<i64>) {
         self.record.run_at = run_at.filter(|at| *at > self.before.now.saturating_mul(1000));
         self.record.location = if self.record.run_at.is_some() {
+            // The claim that makes it ready records when that was.
+            self.record.since = None;
             TaskLocation::Delayed
         } else {
+            self.record.since = Some(self.before.now);
             TaskLocation::Ready
         };
     }

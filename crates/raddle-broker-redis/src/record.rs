@@ -4,7 +4,7 @@ use std::fmt;
 
 use raddle_model::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, TaskState, Tid};
 
-use super::schema::Partition;
+use super::schema::{Partition, from_stream_id, stream_id};
 use raddle_broker::{Error, Result};
 
 /// The largest integer that Lua scripts represent exactly (numbers are doubles).
@@ -47,6 +47,11 @@ pub(super) struct Record {
     pub(super) run_at: Option<i64>,
     /// The retention of the record, in milliseconds.
     pub(super) ttl: u64,
+    /// Since when the task is ready, in microseconds since the epoch; `None` for its creation.
+    pub(super) since: Option<i64>,
+    pub(super) events: EventIndex,
+    /// The display name as it is stored: see [`name_of`].
+    pub(super) name: String,
     /// The unique key that the task holds, or empty.
     pub(super) key: String,
 }
@@ -56,6 +61,7 @@ pub(super) struct StoredSpec<'a> {
     pub(super) partition: Option<&'a str>,
     pub(super) ttl: u64,
     pub(super) parent: Option<Tid>,
+    pub(super) name: &'a str,
     pub(super) key: &'a str,
     pub(super) json: &'a str,
 }
@@ -69,8 +75,20 @@ pub(super) struct FinishedRecord {
     /// In microseconds since the epoch.
     pub(super) finished_at: i64,
     pub(super) service: bool,
+    pub(super) events: EventIndex,
     pub(super) report: String,
 }
+
+/// The entries of the log that have events of a task, in order. A list that was too long has lost
+/// its oldest entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct EventIndex {
+    pub(super) is_cut: bool,
+    pub(super) entries: Vec<u64>,
+}
+
+/// The most bytes of a stored name.
+const MAX_NAME: usize = 64;
 
 /// Serialises a spec with its header.
 pub(super) fn stored(
@@ -87,8 +105,9 @@ pub(super) fn stored(
     };
     let ttl = millis(ttl);
     format!(
-        "{partition} {ttl} {} {}\n{json}",
+        "{partition} {ttl} {} {} {}\n{json}",
         or_dash(parent),
+        name_of(spec),
         key_of(spec)
     )
 }
@@ -98,6 +117,36 @@ pub(super) fn millis(span: std::time::Duration) -> u64 {
     u64::try_from(span.as_millis())
         .unwrap_or(u64::MAX)
         .min(EXACT / 2)
+}
+
+/// A display name as it is stored: without blanks, not empty and not long. Outcomes are counted
+/// under it.
+pub(super) fn name_of(spec: &TaskSpec) -> String {
+    encode_name(spec.display_name())
+}
+
+/// See [`name_of`].
+pub(super) fn encode_name(name: &str) -> String {
+    let mut stored = String::with_capacity(name.len());
+    for c in name.chars() {
+        match c {
+            '%' => stored.push_str("%25"),
+            c if c.is_whitespace() || c.is_control() => stored.push_str("%20"),
+            c => stored.push(c),
+        }
+        if stored.len() >= MAX_NAME {
+            break;
+        }
+    }
+    if stored.is_empty() {
+        stored.push_str("%20");
+    }
+    stored
+}
+
+/// The name that was stored as this.
+pub(super) fn decode_name(stored: &str) -> String {
+    stored.replace("%20", " ").replace("%25", "%")
 }
 
 /// A unique key as it is stored: on one line.
@@ -118,7 +167,7 @@ impl StoredSpec<'_> {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<StoredSpec<'_>> {
         let parse = || {
             let (head, json) = text.split_once('\n')?;
-            let mut fields = head.splitn(4, ' ');
+            let mut fields = head.splitn(5, ' ');
             let partition = optional(fields.next()?);
             let ttl = fields.next()?.parse().ok()?;
             let parent = fields.next()?.parse().ok();
@@ -126,6 +175,7 @@ impl StoredSpec<'_> {
                 partition,
                 ttl,
                 parent,
+                name: fields.next()?,
                 key: fields.next()?,
                 json,
             })
@@ -151,15 +201,49 @@ impl StoredSpec<'_> {
             pending_command: None,
             run_at: None,
             ttl: self.ttl,
+            since: None,
+            events: EventIndex::default(),
+            name: self.name.into(),
             key: self.key.into(),
         }
+    }
+}
+
+impl EventIndex {
+    fn parse(text: &str) -> Option<Self> {
+        let (is_cut, list) = match text.strip_prefix('+') {
+            Some(list) => (true, list),
+            None => (false, text),
+        };
+        let entries = match list {
+            "-" => Vec::new(),
+            list => list.split(',').map(from_stream_id).collect::<Option<_>>()?,
+        };
+        Some(Self { is_cut, entries })
+    }
+}
+
+impl fmt::Display for EventIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.entries.is_empty() {
+            return f.write_str("-");
+        }
+        for (i, entry) in self.entries.iter().enumerate() {
+            let before = match (i, self.is_cut) {
+                (0, true) => "+",
+                (0, false) => "",
+                _ => ",",
+            };
+            write!(f, "{before}{}", stream_id(*entry))?;
+        }
+        Ok(())
     }
 }
 
 impl Record {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
         let parse = || {
-            let mut fields = text.splitn(12, ' ');
+            let mut fields = text.splitn(15, ' ');
             let location = TaskLocation::parse(fields.next()?)?;
             let mut count = || fields.next()?.parse().ok();
             let counters = AttemptCounters {
@@ -178,7 +262,10 @@ impl Record {
                 command_of_flags(flags),
             );
             let run_at = fields.next()?.parse().ok();
-            let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
+            let ttl = fields.next()?.parse().ok()?;
+            let since = fields.next()?.parse().ok();
+            let events = EventIndex::parse(fields.next()?)?;
+            let (name, key) = (fields.next()?.into(), fields.next()?.into());
             Some(Self {
                 location,
                 counters,
@@ -191,6 +278,9 @@ impl Record {
                 pending_command,
                 run_at,
                 ttl,
+                since,
+                events,
+                name,
                 key,
             })
         };
@@ -221,7 +311,7 @@ impl fmt::Display for Record {
         } = self.counters;
         write!(
             f,
-            "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {}",
+            "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {} {} {} {}",
             self.location.as_str(),
             or_dash(self.partition.as_deref()),
             or_dash(self.owner),
@@ -232,6 +322,9 @@ impl fmt::Display for Record {
                 + flag_of(self.pending_command),
             or_dash(self.run_at),
             self.ttl,
+            or_dash(self.since),
+            self.events,
+            self.name,
             self.key,
         )
     }
@@ -241,7 +334,7 @@ impl FinishedRecord {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
         let parse = || {
             let (head, report) = text.split_once('\n')?;
-            let mut fields = head.splitn(8, ' ');
+            let mut fields = head.splitn(9, ' ');
             Some(Self {
                 state: TaskState::from_u8(fields.next()?.parse().ok()?)?,
                 dead: fields.next()? == "1",
@@ -253,6 +346,7 @@ impl FinishedRecord {
                 },
                 finished_at: fields.next()?.parse().ok()?,
                 service: fields.next()? == "1",
+                events: EventIndex::parse(fields.next()?)?,
                 report: report.into(),
             })
         };
@@ -279,8 +373,8 @@ impl fmt::Display for FinishedRecord {
         );
         write!(
             f,
-            "{state} {dead} {owner} {attempt} {failures} {losses} {} {service}\n{}",
-            self.finished_at, self.report
+            "{state} {dead} {owner} {attempt} {failures} {losses} {} {service} {}\n{}",
+            self.finished_at, self.events, self.report
         )
     }
 }
@@ -360,6 +454,9 @@ mod tests {
             pending_command: None,
             run_at: None,
             ttl: 1000,
+            since: None,
+            events: EventIndex::default(),
+            name: "x".into(),
             key: String::new(),
         };
         let full = Record {
@@ -372,6 +469,11 @@ mod tests {
             pending_command: Some(ControlCommand::Stop),
             run_at: Some(1_763_248_964_000_000_001),
             key: "\"a key with blanks\"".into(),
+            since: Some(1_763_248_964_000_001),
+            events: EventIndex {
+                is_cut: true,
+                entries: vec![1_763_248_964_000_004_095, 1_763_248_964_000_004_096],
+            },
             ..plain.clone()
         };
         let chained = Record {
@@ -387,6 +489,17 @@ mod tests {
             Some(ControlCommand::Kill)
         );
         assert!(Record::parse(tid(), "r 1 2").is_err());
+    }
+
+    #[test]
+    fn a_name_is_stored_as_one_word() {
+        for name in ["frame 12", "100% sure", "%20", "ä b"] {
+            let stored = encode_name(name);
+            assert!(!stored.contains(' ') && !stored.is_empty(), "{stored}");
+            assert_eq!(decode_name(&stored), name);
+        }
+        assert_eq!(encode_name(""), "%20");
+        assert!(encode_name(&"ä".repeat(500)).len() < 2 * MAX_NAME);
     }
 
     #[test]
@@ -408,6 +521,7 @@ mod tests {
             (read.partition, read.ttl, read.parent),
             (Some("5|default|"), 1000, Some(tid()))
         );
+        assert_eq!(read.name, "x");
         assert_eq!(
             (read.key, read.spec(tid()).unwrap()),
             ("\"two\\nlines\"", spec)

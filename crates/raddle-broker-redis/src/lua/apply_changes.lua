@@ -43,39 +43,50 @@ local function leave_status(it, f)
     remove_ready(it.partition, it.tid)
   elseif status == 'd' then
     call('ZREM', DELAYED, it.tid .. ' ' .. it.partition)
-    count('d', -1)
+    count('d', it.partition, -1)
   elseif status == 'p' then
-    count('p', -1)
+    count('p', it.partition, -1)
   elseif not is_service(f) then
     call('ZREM', OWNED, f[6] .. ':' .. it.tid)
-    if status == 'x' then count('2', -1) end
+    count(status, it.partition, -1)
   end
 end
 
-local function enter_status(it)
+-- The new record, with the events of this script.
+local function store_record(it)
   local f = fields(it.to)
+  f[13] = take_logged(it.tid, f[13])
+  call('HSET', RECORDS, it.tid, record(f))
+  return f
+end
+
+local function enter_status(it)
+  local f = store_record(it)
   local status = f[1]
   if status == 'r' then
     enqueue_ready(it.partition, it.tid)
     wake('wake:partition:' .. it.partition)
   elseif status == 'd' then
     delay(it.tid, it.partition, it.due)
-    count('d', 1)
+    count('d', it.partition, 1)
   elseif status == 'p' then
-    count('p', 1)
+    count('p', it.partition, 1)
   elseif not is_service(f) then
     call('ZADD', OWNED, '0', f[6] .. ':' .. it.tid)
-    if status == 'x' then count('2', 1) end
+    count(status, it.partition, 1)
   end
-  call('HSET', RECORDS, it.tid, it.to)
 end
 
 local function finish(it, f)
   call('HDEL', RECORDS, it.tid)
-  call('HSET', FINISHED, it.tid, it.finished)
+  local before, events, after = split_finished(it.finished)
+  call('HSET', FINISHED, it.tid, before .. take_logged(it.tid, events) .. after)
   call('ZADD', RETENTION, it.expires, it.tid)
-  if not (f and is_service(f)) then count(tostring(it.state), 1) end
-  if it.dead_letter then call('SADD', DEAD_LETTERS, it.tid) end
+  if not (f and is_service(f)) then
+    count(int(it.state), it.partition, 1)
+    if it.state ~= 3 then call('ZADD', UNSUCCESSFUL, '0', int(it.state) .. ' ' .. it.tid) end
+  end
+  if it.dead_letter then call('ZADD', DEAD_LETTERS, '0', it.tid) end
   if f and is_active(f) then remove_ephemeral(f[6]) end
   if it.key and call('HGET', UNIQUE_KEYS, it.key) == it.tid then call('HDEL', UNIQUE_KEYS, it.key) end
   if it.removes_worker then remove_worker(it.tid) end
@@ -96,20 +107,20 @@ for i = 1, #changes do
         append_output(out.field, ARGV[BYTES + out.bytes], cap)
       end
     end
+    for j = 1, #it.events do
+      local e = it.events[j]
+      event_of_one(e.kind, e.worker, it.tid, e.attempt, e.detail)
+    end
     local chained = it.changes_status and f and is_active(f) and has_flag(f[9], CHAINS) and take_chained(it.tid) or {}
     if it.changes_status then
       leave_status(it, f)
       if it.finished then finish(it, f) else enter_status(it) end
     else
-      call('HSET', RECORDS, it.tid, it.to)
+      store_record(it)
     end
     if it.lost_owner and not is_service(f) then call('HINCRBY', META, 'reclaims', 1) end
     if it.deletes_commands or it.finished then
       call('ZREMRANGEBYLEX', COMMANDS, '[' .. it.tid .. ':', '(' .. it.tid .. ';')
-    end
-    for j = 1, #it.events do
-      local e = it.events[j]
-      event(e.kind, e.worker, it.tid .. ':' .. e.attempt, 1, e.detail)
     end
     for j = 1, #it.replies do
       call('ZADD', TASK_MESSAGES, '0', it.tid .. '.ctrl_out:' .. digits(take_ids(1)) .. ':' .. it.replies[j])

@@ -136,27 +136,64 @@ local function store_expiries(members)
   if call('ZRANGE', EXPIRIES, 0, 0)[1] ~= first then notify('control') end
 end
 
--- Adds to a counter. Claimed tasks that have not started are not counted: they are those in `owned`
--- that do not run.
-local function count(what, by)
-  counts[what] = (counts[what] or 0) + by
+-- Counts tasks by queue and status: that of a record, or the number of a final state. Every change
+-- of status counts, so that nothing must be scanned to count tasks.
+local function count(status, partition, by)
+  local of = counts[status]
+  if not of then
+    of = {}
+    counts[status] = of
+  end
+  of[partition] = (of[partition] or 0) + by
 end
 
--- Adds an entry to the log, which stands for one event of each of its tasks ("tid:attempt
--- tid:attempt ..."), with consecutive ids. Returns the first id.
-local function event(kind, worker, tasks, n, detail)
-  if n == 0 then return end
-  local s, c = take_ids(n)
-  call('XADD', LOG, stream_id(s, c), 'k', kind, 'w', worker, 't', tasks, 'd', detail or '')
+-- The queue of a partition, with the separator before it.
+local function queue_of(partition)
+  return string.match(partition, '|[^|]*')
+end
+
+-- Adds an entry to the log, which stands for one event of each of its tasks (a list of
+-- "tid:attempt"), with consecutive ids. Returns the first id, and the id of the entry for the
+-- records of its tasks.
+local function event(kind, worker, tasks, detail)
+  if #tasks == 0 then return end
+  local s, c = take_ids(#tasks)
+  local entry = stream_id(s, c)
+  call('XADD', LOG, entry, 'k', kind, 'w', worker, 't', table.concat(tasks, ' '), 'd', detail or '')
   notify('log')
-  return s, c
+  return s, c, entry
+end
+
+-- Adds entries of the log to the list in a record. A list that is too long loses its oldest
+-- entries and begins with '+': readers then scan the log up to the first that is left.
+local MAX_EVENTS, KEPT_EVENTS = 1600, 1200
+local function add_events(events, entries)
+  if not entries then return events end
+  if events == '-' then return entries end
+  events = events .. ',' .. entries
+  if #events > MAX_EVENTS then events = '+' .. string.match(events, ',(.*)$', #events - KEPT_EVENTS) end
+  return events
+end
+
+-- Adds an event of one task. The script that writes the record of the task takes the entry by
+-- `take_logged`; `answer` adds those that are left to the stored record.
+local logged = {}
+local function event_of_one(kind, worker, tid, attempt, detail)
+  local _, _, entry = event(kind, worker, { tid .. ':' .. attempt }, detail)
+  logged[tid] = add_events(logged[tid] or '-', entry)
+end
+local function take_logged(tid, events)
+  local entries = logged[tid]
+  logged[tid] = nil
+  return add_events(events, entries)
 end
 
 -- A record: status, attempt, failures, losses, partition, owner, claimed at, pid, flags, run at,
--- ttl, unique key. Flags are added up: 1 paused, 2 has chained tasks, 4 or 8 its worker received a
--- stop or kill command. Status: r(eady) d(elayed) p(aused) s(pawning) x (running). A task that was
--- only ever ready has no record.
-local RECORD_PATTERN = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
+-- ttl, microsecond since when it is ready ('-' for its creation), entries in the log, name, unique
+-- key. Flags are added up: 1 paused, 2 has chained tasks, 4 or 8 its worker received a stop or kill
+-- command. Status: r(eady) d(elayed) p(aused) s(pawning) x (running). A task that was only ever
+-- ready has no record.
+local RECORD_PATTERN = '^' .. string.rep('(%S+) ', 14) .. '(.*)$'
 local function fields(record)
   local f = { string.match(record, RECORD_PATTERN) }
   if #f == 0 then error('RADDLE a record cannot be read: ' .. record) end
@@ -168,21 +205,26 @@ end
 local function is_active(f)
   return f[1] == 's' or f[1] == 'x'
 end
+-- A finished task: state, dead letter, owner, attempt, failures, losses, finished at, service,
+-- entries in the log, then the report. Splits the text around the entries.
+local function split_finished(done)
+  return string.match(done, '^(%S+ %S+ %S+ %S+ %S+ %S+ %S+ %S+ )(%S+)(\n.*)$')
+end
 -- Workers are tasks without a partition. They are not counted, and end only by leaving the
 -- registry.
 local function is_service(f)
   return f[5] == '-'
 end
 
--- The header of a stored spec: partition, ttl, parent, unique key.
+-- The header of a stored spec: partition, ttl, parent, name, unique key.
 local function head(spec)
-  return string.match(spec, '^(%S+) (%S+) (%S+) ([^\n]*)\n')
+  return string.match(spec, '^(%S+) (%S+) (%S+) (%S+) ([^\n]*)\n')
 end
 
--- The record of a task's first claim.
-local function initial_record(spec, owner)
-  local partition, ttl, _, key = head(spec)
-  return 's 1 0 0 ' .. partition .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' ' .. key
+-- The record of a task's first claim, whose event is in this entry of the log.
+local function initial_record(spec, owner, entry)
+  local partition, ttl, _, name, key = head(spec)
+  return 's 1 0 0 ' .. partition .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' - ' .. entry .. ' ' .. name .. ' ' .. key
 end
 
 -- The flag of an attempt that has chained tasks.
@@ -200,21 +242,18 @@ end
 local function refuse(tid, attempt)
   call('HINCRBY', META, 'stale_writes', 1)
   if call('HEXISTS', SPECS, tid) == 1 then
-    event(STALE, '', tid .. ':' .. attempt, 1)
+    event_of_one(STALE, '', tid, attempt)
   end
 end
 
 -- A ready task is a member of READY: partition and id, so that each partition is a range, oldest
--- first. The number of ready tasks is counted per queue.
-local function add_ready(partition, by)
-  count(string.match(partition, '|[^|]*'), by)
-end
+-- first.
 local function enqueue_ready(partition, tid)
   call('ZADD', READY, '0', partition .. ' ' .. tid)
-  add_ready(partition, 1)
+  count('r', partition, 1)
 end
 local function remove_ready(partition, tid)
-  if call('ZREM', READY, partition .. ' ' .. tid) == 1 then add_ready(partition, -1) end
+  if call('ZREM', READY, partition .. ' ' .. tid) == 1 then count('r', partition, -1) end
 end
 
 -- Wakes workers that block in `BLPOP` on the list of a partition ('wake:partition:' and its name),
@@ -235,6 +274,11 @@ local function delay(tid, partition, due)
   if due - now_us < CHECK_INTERVAL_US and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. partition then wake('wake:partition:' .. partition) end
 end
 
+-- Whether the queue of a partition is paused.
+local function is_paused(partition)
+  return call('SISMEMBER', PAUSED_QUEUES, string.sub(queue_of(partition), 2)) == 1
+end
+
 -- Adds new partitions and wakes all workers, because they wait only on the partitions that they
 -- know.
 local function add_partitions(partitions)
@@ -245,7 +289,7 @@ local function add_partitions(partitions)
   end
 end
 
--- Stores tasks. A task is its partition and its stored spec, and if it has any of these: unique
+-- Stores tasks. A task is its partition, stored spec and name, and if it has any of these: unique
 -- key, due time ('' for now, microseconds from now, or '@' and the microsecond), the same in
 -- nanoseconds, expiry as `expires_in` reads it, and batch. Returns the ids; '=' and the id of the
 -- holder for a task whose unique key is taken. With `is_ephemeral`, a due task is not made ready,
@@ -253,7 +297,7 @@ end
 local function submit(tasks, is_ephemeral)
   local new, tids, taken, partitions, ready_counts = {}, {}, {}, {}, {}
   for i, task in ipairs(tasks) do
-    local partition, key = task[1], task[3] or ''
+    local partition, key = task[1], task[4] or ''
     local holder = key ~= '' and (taken[key] or call('HGET', UNIQUE_KEYS, key))
     if holder then
       -- The key belongs to an earlier task of this call.
@@ -279,7 +323,7 @@ local function submit(tasks, is_ephemeral)
   local specs, records, keys, ready_members, expiries, batches, due_now = {}, {}, {}, {}, {}, {}, nil
   for n, i in ipairs(new) do
     local tid = tids[i]
-    local partition, spec, key, due, due_ns, lifetime, batch = unpack(tasks[i])
+    local partition, spec, name, key, due, due_ns, lifetime, batch = unpack(tasks[i])
     specs[2 * n - 1], specs[2 * n] = tid, spec
     local run_at = nil
     if lifetime then
@@ -306,9 +350,9 @@ local function submit(tasks, is_ephemeral)
     if run_at and run_at > now_us then
       local _, ttl = head(spec)
       records[#records + 1] = tid
-      records[#records + 1] = record({ 'd', 0, 0, 0, partition, '-', '-', '-', 0, due_ns, ttl, key })
+      records[#records + 1] = record({ 'd', 0, 0, 0, partition, '-', '-', '-', 0, due_ns, ttl, '-', '-', name, key })
       delay(tid, partition, int(run_at))
-      count('d', 1)
+      count('d', partition, 1)
     elseif is_ephemeral then
       due_now = tid
     else
@@ -325,7 +369,7 @@ local function submit(tasks, is_ephemeral)
   store_expiries(expiries)
   for partition, n in pairs(ready_counts) do
     if n > 0 then
-      add_ready(partition, n)
+      count('r', partition, n)
       wake('wake:partition:' .. partition, n)
     end
   end
@@ -411,15 +455,36 @@ local function append_output(field, bytes, cap)
     local attempt, stream = string.match(field, '^(.*):(%d)$')
     local name = stream == '0' and 'standard output' or 'standard error'
     local detail = 'only the first ' .. cap .. ' bytes of ' .. name .. " are kept: 'max_output' in the queue URL of its worker sets how many"
-    event(OUTPUT_LOST, '', attempt, 1, detail)
+    event_of_one(OUTPUT_LOST, '', string.sub(attempt, 1, 19), string.sub(attempt, 21), detail)
+  end
+end
+
+-- Adds entries of the log to the stored record of a task.
+local function add_to_record(tid, entries)
+  local rec, done, spec = call('HGET', RECORDS, tid), call('HGET', FINISHED, tid), call('HGET', SPECS, tid)
+  if done then
+    local before, events, after = split_finished(done)
+    call('HSET', FINISHED, tid, before .. add_events(events, entries) .. after)
+  elseif rec then
+    local f = fields(rec)
+    f[13] = add_events(f[13], entries)
+    call('HSET', RECORDS, tid, record(f))
+  elseif spec then
+    local partition, ttl, _, name, key = head(spec)
+    call('HSET', RECORDS, tid, record({ 'r', 0, 0, 0, partition, '-', '-', '-', 0, '-', ttl, '-', entries, name, key }))
   end
 end
 
 -- The end of every script: writes counters and notifications, and stores the reply with the current
 -- second.
 local function answer(reply, remembered)
-  for what, by in pairs(counts) do
-    if by ~= 0 then call('HINCRBY', COUNTERS, what, int(by)) end
+  for tid, entries in pairs(logged) do
+    add_to_record(tid, entries)
+  end
+  for status, of in pairs(counts) do
+    for partition, by in pairs(of) do
+      if by ~= 0 then call('HINCRBY', COUNTERS, status .. queue_of(partition), int(by)) end
+    end
   end
   for topic in pairs(topics) do
     call('PUBLISH', PREFIX .. 'notify:' .. topic, '')

@@ -13,15 +13,21 @@ else
   expired = call('ZRANGEBYSCORE', RETENTION, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
 end
 if #expired == 0 then return answer(0) end
+local queues = {}
 for _, tid in ipairs(expired) do
   leave_batch(tid)
-  local done = call('HGET', FINISHED, tid)
+  local done, spec = call('HGET', FINISHED, tid), call('HGET', SPECS, tid)
   local state, attempts, service = string.match(done, '^(%d+) %S+ %S+ (%d+) %S+ %S+ %S+ (%d)')
-  if service == '0' then count(state, -1) end
+  if service == '0' then
+    local partition = head(spec)
+    call('HINCRBY', COUNTERS, state .. queue_of(partition), -1)
+    queues[queue_of(partition)] = true
+    call('ZREM', UNSUCCESSFUL, state .. ' ' .. tid)
+  end
   call('HDEL', SPECS, tid)
   call('HDEL', FINISHED, tid)
   call('ZREM', RETENTION, tid)
-  call('SREM', DEAD_LETTERS, tid)
+  call('ZREM', DEAD_LETTERS, tid)
   call('ZREM', EXPIRIES, tid)
   call('DEL', PREFIX .. 'progress:' .. tid)
   for attempt = 1, tonumber(attempts) do
@@ -33,6 +39,12 @@ for _, tid in ipairs(expired) do
   end
   call('ZREMRANGEBYLEX', TASK_MESSAGES, '[' .. tid .. '.', '(' .. tid .. '/')
   call('ZREMRANGEBYLEX', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
+end
+-- A queue without tasks needs no counters.
+for queue in pairs(queues) do
+  for status in string.gmatch('rdpsx34567', '.') do
+    if call('HGET', COUNTERS, status .. queue) == '0' then call('HDEL', COUNTERS, status .. queue) end
+  end
 end
 -- Trim the index of tasks and the log to the oldest remaining task. Workers do not count: one that
 -- lives for a year must not keep the log of a year.
