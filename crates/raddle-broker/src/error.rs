@@ -46,6 +46,9 @@ pub enum Error {
         /// The unfinished one.
         holder: Tid,
     },
+    /// The operation does not exist.
+    #[error("no operation {0} here: 'raddle operation list' shows those there are")]
+    NoOperation(Tid),
     /// The attempt is stale.
     #[error("{0} is over or was replaced: nothing was chained")]
     Superseded(AttemptId),
@@ -330,6 +333,7 @@ impl Error {
                 | Self::Finished(..)
                 | Self::Unfinished(..)
                 | Self::NotDead(_)
+                | Self::NoOperation(_)
                 | Self::KeyTaken { .. }
                 | Self::Superseded(_)
                 | Self::ChainFull(_)

@@ -28,6 +28,20 @@ pub struct TaskFilter {
     pub before: Option<Tid>,
     /// The maximum.
     pub limit: u32,
+    /// Stop after this many records were looked at, whether they match or not.
+    pub max_examined: Option<u32>,
+}
+
+/// Some of the tasks that match a filter, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskPage {
+    /// The tasks.
+    pub tasks: Vec<TaskView>,
+    /// Older tasks were not looked at: the value of [`TaskFilter::before`] for the next page.
+    /// `None` if all were.
+    pub next: Option<Tid>,
+    /// The number of records that were looked at.
+    pub looked_at: u64,
 }
 
 impl Default for TaskFilter {
@@ -44,6 +58,7 @@ impl Default for TaskFilter {
             worker: None,
             before: None,
             limit: u32::MAX,
+            max_examined: None,
         }
     }
 }
@@ -98,6 +113,13 @@ impl TaskFilter {
                 .name
                 .as_ref()
                 .is_none_or(|pattern| matches_pattern(pattern, task.spec.display_name()))
+    }
+}
+
+impl TaskPage {
+    /// Whether all tasks were looked at.
+    pub fn is_complete(&self) -> bool {
+        self.next.is_none()
     }
 }
 
