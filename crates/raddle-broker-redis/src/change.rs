@@ -14,7 +14,7 @@ use super::{
     schema::output_field,
     value::{at_micros, at_nanos},
 };
-use raddle_broker::{AttemptId, CompletionOutcome, OutputStream, Result};
+use raddle_broker::{AttemptId, CompletionOutcome, OutputStream, Result, rollups::Histogram};
 
 /// A task as it was read.
 pub(super) struct Snapshot {
@@ -37,6 +37,7 @@ pub(super) struct Draft<'a> {
     record: Record,
     end: Option<ChangeEnd>,
     has_applied_commands: bool,
+    is_retried: bool,
     events: Vec<ChangeEvent>,
     replies: Vec<String>,
     /// Ends of output to store.
@@ -90,6 +91,12 @@ pub(super) struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     finished: Option<String>,
     state: u8,
+    name: String,
+    /// The bucket of the time that the final attempt ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<usize>,
+    /// Whether another attempt follows one that failed.
+    retried: bool,
     dead_letter: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<String>,
@@ -108,6 +115,12 @@ struct OutputAppend {
     /// Whether they are the whole output.
     whole: bool,
     bytes: usize,
+}
+
+/// The bucket of the time that an attempt ran, if it did.
+pub(super) fn run_bucket(report: &AttemptReport) -> Option<usize> {
+    let ran = report.ended_at.duration_since(report.started_at?);
+    Some(Histogram::bucket(ran.try_into().unwrap_or_default()))
 }
 
 impl Snapshot {
@@ -151,6 +164,7 @@ impl<'a> Draft<'a> {
             record: before.record.clone(),
             end: None,
             has_applied_commands: false,
+            is_retried: false,
             events: Vec::new(),
             replies: Vec::new(),
             output: Vec::new(),
@@ -214,6 +228,7 @@ impl<'a> Draft<'a> {
             }
             NextStep::Retry { pause, counters } => {
                 self.record.counters = counters;
+                self.is_retried = true;
                 let kind = next_step::event_before_another(&report.exit);
                 self.event(kind, owner, Some(report.exit.to_string()));
                 self.requeue(nanos_after(self.before.now.saturating_mul(1000), pause))
@@ -315,6 +330,9 @@ impl<'a> Draft<'a> {
             to: done.is_none().then(|| self.record.to_string()),
             due,
             state: self.end.as_ref().map_or(0, |end| end.state as u8),
+            name: self.record.name.clone(),
+            run: self.end.as_ref().and_then(|end| run_bucket(&end.report)),
+            retried: self.is_retried,
             dead_letter: self.end.as_ref().is_some_and(|end| end.dead),
             finished: done,
             expires,

@@ -87,8 +87,8 @@ pub(super) struct EventIndex {
     pub(super) entries: Vec<u64>,
 }
 
-/// The most bytes of a stored name.
-const MAX_NAME: usize = 64;
+/// The most bytes of a stored name: room for every valid one.
+const MAX_NAME: usize = 400;
 
 /// Serialises a spec with its header.
 pub(super) fn stored(
@@ -129,13 +129,12 @@ pub(super) fn name_of(spec: &TaskSpec) -> String {
 pub(super) fn encode_name(name: &str) -> String {
     let mut stored = String::with_capacity(name.len());
     for c in name.chars() {
-        match c {
-            '%' => stored.push_str("%25"),
-            c if c.is_whitespace() || c.is_control() => stored.push_str("%20"),
-            c => stored.push(c),
-        }
         if stored.len() >= MAX_NAME {
             break;
+        }
+        match c {
+            '%' | '\0'..=' ' | '\x7f' => stored.push_str(&format!("%{:02x}", c as u32)),
+            c => stored.push(c),
         }
     }
     if stored.is_empty() {
@@ -146,7 +145,14 @@ pub(super) fn encode_name(name: &str) -> String {
 
 /// The name that was stored as this.
 pub(super) fn decode_name(stored: &str) -> String {
-    stored.replace("%20", " ").replace("%25", "%")
+    let mut parts = stored.split('%');
+    let mut name = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok());
+        name.push(code.map_or(char::REPLACEMENT_CHARACTER, char::from));
+        name.push_str(part.get(2..).unwrap_or_default());
+    }
+    name
 }
 
 /// A unique key as it is stored: on one line.
@@ -493,7 +499,7 @@ mod tests {
 
     #[test]
     fn a_name_is_stored_as_one_word() {
-        for name in ["frame 12", "100% sure", "%20", "ä b"] {
+        for name in ["frame 12", "100% sure", "%20", "ä b", "a\tb"] {
             let stored = encode_name(name);
             assert!(!stored.contains(' ') && !stored.is_empty(), "{stored}");
             assert_eq!(decode_name(&stored), name);

@@ -148,6 +148,11 @@ impl Keys {
         format!("{}worker:{worker}", self.prefix)
     }
 
+    /// The outcomes of a minute since the epoch.
+    pub(super) fn outcomes(&self, minute: i64) -> String {
+        format!("{}outcomes:{minute}", self.prefix)
+    }
+
     /// The progress of a task.
     pub(super) fn progress(&self, tid: Tid) -> String {
         format!("{}progress:{tid}", self.prefix)

@@ -35,6 +35,7 @@ scripts! {
     LIST_COMMANDS = "list_commands.lua";
     LOST_WORKERS = "lost_workers.lua";
     MARK_STARTED = "mark_started.lua";
+    PAUSE_QUEUE = "pause_queue.lua";
     PURGE = "purge.lua";
     PUT = "put.lua" doubles "has stored a message";
     QUEUE_SIZES = "queue_sizes.lua";
@@ -44,6 +45,7 @@ scripts! {
     REGISTER_EPHEMERAL = "register_ephemeral.lua";
     REMOVE_EPHEMERAL = "remove_ephemeral.lua";
     RENEW_LEASE = "renew_lease.lua";
+    SCAN_TASKS = "scan_tasks.lua";
     START_RUN = "start_run.lua";
     SUBMIT = "submit.lua" doubles "has stored a task";
     TAKE = "take.lua";

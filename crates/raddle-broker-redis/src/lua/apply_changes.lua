@@ -84,9 +84,14 @@ local function finish(it, f)
   call('ZADD', RETENTION, it.expires, it.tid)
   if not (f and is_service(f)) then
     count(int(it.state), it.partition, 1)
-    if it.state ~= 3 then call('ZADD', UNSUCCESSFUL, '0', int(it.state) .. ' ' .. it.tid) end
+    if int(it.state) ~= COMPLETED then call('ZADD', UNSUCCESSFUL, '0', int(it.state) .. ' ' .. it.tid) end
+    count_outcome(it.name, int(it.state))
+    if it.run then count_outcome(it.name, 'x' .. int(it.run)) end
   end
-  if it.dead_letter then call('ZADD', DEAD_LETTERS, '0', it.tid) end
+  if it.dead_letter then
+    call('ZADD', DEAD_LETTERS, '0', it.tid)
+    count('D', it.partition, 1)
+  end
   if f and is_active(f) then remove_ephemeral(f[6]) end
   if it.key and call('HGET', UNIQUE_KEYS, it.key) == it.tid then call('HDEL', UNIQUE_KEYS, it.key) end
   if it.removes_worker then remove_worker(it.tid) end
@@ -115,6 +120,7 @@ for i = 1, #changes do
     if it.changes_status then
       leave_status(it, f)
       if it.finished then finish(it, f) else enter_status(it) end
+      if it.retried then count_outcome(it.name, 'r') end
     else
       store_record(it)
     end

@@ -147,15 +147,20 @@ end
 local s, c, entry = event(SPAWNING, owner, attempts)
 for n = 1, #attempts do
   local tid, spec, f = tids[claimed[n]], specs[claimed[n]], records[claimed[n]]
+  local partition, name, since
   if f then
+    partition, name, since = f[5], f[14], tonumber(f[12])
     f[1], f[2], f[6], f[7], f[8], f[9], f[10], f[13] = 's', reply[4 * n - 1], owner, claimed_at, '-', 0, '-', add_events(f[13], entry)
     changed[2 * n] = record(f)
   else
+    local _
+    partition, _, _, name = head(spec)
     changed[2 * n] = initial_record(spec, owner, entry)
   end
+  count('s', partition, 1)
+  if reply[4 * n - 1] == '1' then count_outcome(name, 'w' .. bucket(now_us - (since or submitted_at(tid)))) end
   changed[2 * n - 1] = tid
   owned[2 * n - 1], owned[2 * n] = '0', owner .. ':' .. tid
-  count('s', f and f[5] or from_ready[claimed[n]] and string.sub(from_ready[claimed[n]], 1, -21) or head(spec), 1)
   local token = digits(id_after(s, c, n - 1))
   reply[4 * n], again[3 * n + 1] = token, token
 end

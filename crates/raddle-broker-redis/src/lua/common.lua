@@ -96,7 +96,7 @@ local function call_many(name, key, args)
 end
 
 -- Notifications and counters are collected, and written once at the end.
-local topics, counts = {}, {}
+local topics, counts, outcomes = {}, {}, {}
 local function notify(topic)
   topics[topic] = true
 end
@@ -145,6 +145,28 @@ local function count(status, partition, by)
     counts[status] = of
   end
   of[partition] = (of[partition] or 0) + by
+end
+
+-- Counts what became of a task called `name` in this minute: 's' submitted, 'w' and a bucket how
+-- long it waited, the number of its final state, 'x' and a bucket how long it ran, 'r' retried.
+local function count_outcome(name, what)
+  local field = what .. ' ' .. name
+  outcomes[field] = (outcomes[field] or 0) + 1
+end
+
+-- The microsecond in which a task was submitted.
+local function submitted_at(tid)
+  return tonumber(string.sub(tid, 1, 16))
+end
+
+-- The bucket of a duration in microseconds, as `Histogram::bucket` numbers them.
+local BOUNDS_MS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000, 5000000, 10000000, 20000000, 50000000 }
+local function bucket(micros)
+  local i = 1
+  while BOUNDS_MS[i] and BOUNDS_MS[i] * 1000 < micros do
+    i = i + 1
+  end
+  return i - 1
 end
 
 -- The queue of a partition, with the separator before it.
@@ -325,6 +347,7 @@ local function submit(tasks, is_ephemeral)
     local tid = tids[i]
     local partition, spec, name, key, due, due_ns, lifetime, batch = unpack(tasks[i])
     specs[2 * n - 1], specs[2 * n] = tid, spec
+    count_outcome(name, 's')
     local run_at = nil
     if lifetime then
       if key ~= '' then
@@ -475,12 +498,32 @@ local function add_to_record(tid, entries)
   end
 end
 
+-- Outcomes are kept for 72 hours in a hash per minute. It has a field for each count, and for each
+-- name one that begins with '#'. Beyond some names, the rest is counted as 'other'.
+local OUTCOMES_KEPT, MAX_NAMES = 72 * 3600 + 60, 200
+local function store_outcomes()
+  if not next(outcomes) then return end
+  local key = PREFIX .. 'outcomes:' .. int(floor(sec / 60))
+  for field, n in pairs(outcomes) do
+    if call('HINCRBY', key, field, int(n)) == n then
+      local what, name = string.match(field, '^(%S+) (.*)$')
+      call('EXPIRE', key, int(OUTCOMES_KEPT))
+      if call('HSETNX', key, '# ' .. name, '') == 1 and call('HINCRBY', key, '#', 1) > MAX_NAMES then
+        call('HINCRBY', key, '#', -1)
+        call('HDEL', key, field, '# ' .. name)
+        call('HINCRBY', key, what .. ' other', int(n))
+      end
+    end
+  end
+end
+
 -- The end of every script: writes counters and notifications, and stores the reply with the current
 -- second.
 local function answer(reply, remembered)
   for tid, entries in pairs(logged) do
     add_to_record(tid, entries)
   end
+  store_outcomes()
   for status, of in pairs(counts) do
     for partition, by in pairs(of) do
       if by ~= 0 then call('HINCRBY', COUNTERS, status .. queue_of(partition), int(by)) end

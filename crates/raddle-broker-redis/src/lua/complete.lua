@@ -1,19 +1,19 @@
 -- Completes successful attempts that have chained nothing, which need no decision. ARGV: maximum
--- size of an output stream, then for each attempt eight arguments: task, attempt, owner, report,
--- and for each of the two streams a kind ('' nothing, 'whole' complete output, 'rest' to be
+-- size of an output stream, then for each attempt nine arguments: task, attempt, owner, report,
+-- the bucket of the time that it ran or '', and for each of the two streams a kind ('' nothing, 'whole' complete output, 'rest' to be
 -- appended) and bytes. An attempt that has chained tasks is left unchanged and reported as
 -- 'chained'.
 write_without_memory()
 local cap = ARGV[FIRST]
-local EACH = 8
+local EACH = 9
 local n = (#ARGV - FIRST) / EACH
 local tids = {}
 for i = 1, n do
   tids[i] = ARGV[FIRST + 1 + (i - 1) * EACH]
 end
--- Fields of a record: status, attempt, failures and losses, partition, owner, claimed at, flags,
--- ttl, ready since, entries in the log, name, unique key.
-local OF_RECORD = '^(%S) (%S+) (%S+ %S+) (%S+) (%S+) (%S+) %S+ (%S+) %S+ (%S+) (%S+) (%S+) (%S+) (.*)$'
+-- Fields of a record: status, attempt, failures and losses, partition, owner, flags, ttl, entries
+-- in the log, name, unique key.
+local OF_RECORD = '^(%S) (%S+) (%S+ %S+) (%S+) (%S+) %S+ %S+ (%S+) %S+ (%S+) %S+ (%S+) (%S+) (.*)$'
 local finished_at = int(now_us)
 local records = call_many('HMGET', RECORDS, tids)
 -- Check all before anything is written: on an error the caller completes each alone.
@@ -29,9 +29,9 @@ local k, heads, events_before = 0, {}, {}
 for i = 1, n do
   local a = FIRST + 1 + (i - 1) * EACH
   local tid, attempt = tids[i], ARGV[a + 1]
-  local status, latest, counters, partition, owner, claimed_at, flags, ttl, since, events, name, key
+  local status, latest, counters, partition, owner, flags, ttl, events, name, key
   if records[i] and not seen[tid] then
-    status, latest, counters, partition, owner, claimed_at, flags, ttl, since, events, name, key = string.match(records[i], OF_RECORD)
+    status, latest, counters, partition, owner, flags, ttl, events, name, key = string.match(records[i], OF_RECORD)
   end
   local is_latest = latest == attempt and owner == ARGV[a + 2] and (status == 's' or status == 'x') and partition ~= '-'
   if is_latest and has_flag(flags, CHAINS) then
@@ -48,8 +48,10 @@ for i = 1, n do
     table.insert(ended[owner], attempt_key)
     count(status, partition, -1)
     count(COMPLETED, partition, 1)
+    count_outcome(name, COMPLETED)
+    if ARGV[a + 4] ~= '' then count_outcome(name, 'x' .. ARGV[a + 4]) end
     for stream = 0, 1 do
-      local kind, bytes = ARGV[a + 4 + stream * 2], ARGV[a + 5 + stream * 2]
+      local kind, bytes = ARGV[a + 5 + stream * 2], ARGV[a + 6 + stream * 2]
       if kind == 'whole' then
         kept[#kept + 1] = attempt_key .. ':' .. stream
         kept[#kept + 1] = bytes

@@ -17,10 +17,11 @@ local queues = {}
 for _, tid in ipairs(expired) do
   leave_batch(tid)
   local done, spec = call('HGET', FINISHED, tid), call('HGET', SPECS, tid)
-  local state, attempts, service = string.match(done, '^(%d+) %S+ %S+ (%d+) %S+ %S+ %S+ (%d)')
+  local state, dead, attempts, service = string.match(done, '^(%d+) (%S+) %S+ (%d+) %S+ %S+ %S+ (%d)')
   if service == '0' then
     local partition = head(spec)
     call('HINCRBY', COUNTERS, state .. queue_of(partition), -1)
+    if dead == '1' then call('HINCRBY', COUNTERS, 'D' .. queue_of(partition), -1) end
     queues[queue_of(partition)] = true
     call('ZREM', UNSUCCESSFUL, state .. ' ' .. tid)
   end
@@ -42,7 +43,7 @@ for _, tid in ipairs(expired) do
 end
 -- A queue without tasks needs no counters.
 for queue in pairs(queues) do
-  for status in string.gmatch('rdpsx34567', '.') do
+  for status in string.gmatch('rdpsx34567D', '.') do
     if call('HGET', COUNTERS, status .. queue) == '0' then call('HDEL', COUNTERS, status .. queue) end
   end
 end

@@ -13,8 +13,9 @@ if old and is_new then
   leave_batch(old)
   local done = call('HGET', FINISHED, old)
   if done then
-    local state, rest = string.match(done, '^(%d+) %d (.*)$')
+    local state, dead, rest = string.match(done, '^(%d+) (%d) (.*)$')
     call('HSET', FINISHED, old, state .. ' 0 ' .. rest)
+    if dead == '1' then count('D', head(call('HGET', SPECS, old)), -1) end
   end
 end
 local worker, token = '', ''
@@ -25,6 +26,7 @@ if mode == 'ephemeral' and is_new then
     call('HSET', RECORDS, due_now, initial_record(tasks[1][2], worker, entry))
     call('ZADD', OWNED, '0', worker .. ':' .. due_now)
     count('s', tasks[1][1], 1)
+    count_outcome(tasks[1][3], 'w0')
     token = digits(s, c)
   end
 end
