@@ -119,6 +119,8 @@ pub(super) async fn read_snapshots(
                 "" => StoredSpec::parse(*tid, &stored)?.initial_record(),
                 raw => Record::parse(*tid, raw)?,
             };
+            let raw_done = done.as_deref().and_then(|done| done.split('\n').next());
+            let raw_done = raw_done.unwrap_or_default().to_owned();
             let done = done
                 .map(|done| FinishedRecord::parse(*tid, &done))
                 .transpose()?;
@@ -130,6 +132,7 @@ pub(super) async fn read_snapshots(
                     raw,
                     record,
                     done,
+                    raw_done,
                     commands: commands.collect(),
                     now,
                 },

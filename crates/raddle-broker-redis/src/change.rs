@@ -25,6 +25,8 @@ pub(super) struct Snapshot {
     pub(super) raw: String,
     pub(super) record: Record,
     pub(super) done: Option<FinishedRecord>,
+    /// The stored final record up to the report; empty if there is none.
+    pub(super) raw_done: String,
     /// The stored control messages.
     pub(super) commands: Vec<String>,
     /// The server's time of the read, in microseconds.
@@ -38,6 +40,8 @@ pub(super) struct Draft<'a> {
     end: Option<ChangeEnd>,
     has_applied_commands: bool,
     is_retried: bool,
+    /// The new partition and the stored spec, if the task moves to another queue.
+    moved: Option<(String, String)>,
     events: Vec<ChangeEvent>,
     replies: Vec<String>,
     /// Ends of output to store.
@@ -74,6 +78,11 @@ struct ChangeEvent {
 pub(super) struct Change {
     tid: String,
     partition: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_partition: Option<String>,
+    /// The stored spec, if it changes with the partition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spec: Option<String>,
     from: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     commands: Option<usize>,
@@ -165,6 +174,7 @@ impl<'a> Draft<'a> {
             end: None,
             has_applied_commands: false,
             is_retried: false,
+            moved: None,
             events: Vec::new(),
             replies: Vec::new(),
             output: Vec::new(),
@@ -261,6 +271,12 @@ impl<'a> Draft<'a> {
             .push(serde_json::to_string(&answer).expect("a reply has only string keys"));
     }
 
+    /// Moves the waiting task to another partition, with its spec as it is to be stored.
+    pub(super) fn move_to(&mut self, partition: String, stored: String) {
+        self.record.partition = Some(partition.clone());
+        self.moved = Some((partition, stored));
+    }
+
     /// Ends the task.
     pub(super) fn finish(
         &mut self,
@@ -316,7 +332,9 @@ impl<'a> Draft<'a> {
             .map(|at| (at.saturating_add(999) / 1000).to_string());
         Change {
             tid: before.tid.to_string(),
-            partition: self.record.partition.clone().unwrap_or_default(),
+            partition: before.record.partition.clone().unwrap_or_default(),
+            new_partition: self.moved.as_ref().map(|(partition, _)| partition.clone()),
+            spec: self.moved.as_ref().map(|(_, stored)| stored.clone()),
             from: before.raw.clone(),
             commands: self.has_applied_commands.then_some(before.commands.len()),
             lost_owner: self.lost_owner.map(|lost_owner| lost_owner.to_string()),
@@ -326,7 +344,9 @@ impl<'a> Draft<'a> {
                     .end
                     .as_ref()
                     .is_some_and(|end| end.state == TaskState::Completed),
-            changes_status: done.is_some() || self.record.location != before.record.location,
+            changes_status: done.is_some()
+                || self.moved.is_some()
+                || self.record.location != before.record.location,
             to: done.is_none().then(|| self.record.to_string()),
             due,
             state: self.end.as_ref().map_or(0, |end| end.state as u8),

@@ -1,6 +1,7 @@
 //! The Lua scripts. Every operation that changes more than one key is one of them, and so atomic.
 //!
-//! A script is the names of the fixed keys, `common.lua`, and its own file.
+//! A script is the names of the fixed keys, `common.lua`, files that it shares with others, and its
+//! own file.
 
 use std::sync::LazyLock;
 
@@ -14,17 +15,18 @@ pub(super) struct Script {
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal $(doubles $what:literal)?;)*) => {
+    ($($name:ident = $($file:literal)+ $(doubles $what:literal)?;)*) => {
         $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| Script {
-            code: redis::Script::new(&(head() + include_str!("lua/common.lua") + include_str!(concat!("lua/", $file)))),
+            code: redis::Script::new(&(head() + include_str!("lua/common.lua") $(+ include_str!(concat!("lua/", $file)))+)),
             doubles: None::<&str>$(.or(Some($what)))?,
         });)*
     };
 }
 
 scripts! {
+    ADVANCE_OPERATION = "changes.lua" "delete.lua" "advance_operation.lua";
     APPEND = "append.lua";
-    APPLY_CHANGES = "apply_changes.lua";
+    APPLY_CHANGES = "changes.lua" "apply_changes.lua";
     APPLY_TRANSACTION = "apply_transaction.lua";
     CHAIN = "chain.lua" doubles "has chained tasks";
     CHANGE_SCHEDULE = "change_schedule.lua";
@@ -36,7 +38,7 @@ scripts! {
     LOST_WORKERS = "lost_workers.lua";
     MARK_STARTED = "mark_started.lua";
     PAUSE_QUEUE = "pause_queue.lua";
-    PURGE = "purge.lua";
+    PURGE = "delete.lua" "purge.lua";
     PUT = "put.lua" doubles "has stored a message";
     QUEUE_SIZES = "queue_sizes.lua";
     READ = "read.lua";
@@ -46,6 +48,7 @@ scripts! {
     REMOVE_EPHEMERAL = "remove_ephemeral.lua";
     RENEW_LEASE = "renew_lease.lua";
     SCAN_TASKS = "scan_tasks.lua";
+    START_OPERATION = "start_operation.lua" doubles "has started an operation";
     START_RUN = "start_run.lua";
     SUBMIT = "submit.lua" doubles "has stored a task";
     TAKE = "take.lua";

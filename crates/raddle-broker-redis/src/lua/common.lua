@@ -417,6 +417,17 @@ local function leave_batch(tid)
   if ok and decoded.batch then call('ZREM', BATCHES, decoded.batch .. ' ' .. tid) end
 end
 
+-- Records that a finished task was submitted again: it is no longer a dead letter, nor in its batch.
+local function mark_resubmitted(tid)
+  call('ZREM', DEAD_LETTERS, tid)
+  leave_batch(tid)
+  local done = call('HGET', FINISHED, tid)
+  if not done then return end
+  local state, dead, rest = string.match(done, '^(%d+) (%d) (.*)$')
+  call('HSET', FINISHED, tid, state .. ' 0 ' .. rest)
+  if dead == '1' then count('D', head(call('HGET', SPECS, tid)), -1) end
+end
+
 -- Leases do not expire while no worker calls: no worker can renew one at a server that is down or
 -- suspended, and none takes over. After a silence of this many milliseconds, every lease that had
 -- not expired before is extended by the silence.

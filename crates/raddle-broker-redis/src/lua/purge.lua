@@ -12,41 +12,21 @@ if #ARGV > FIRST then
 else
   expired = call('ZRANGEBYSCORE', RETENTION, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
 end
-if #expired == 0 then return answer(0) end
-local queues = {}
-for _, tid in ipairs(expired) do
-  leave_batch(tid)
-  local done, spec = call('HGET', FINISHED, tid), call('HGET', SPECS, tid)
-  local state, dead, attempts, service = string.match(done, '^(%d+) (%S+) %S+ (%d+) %S+ %S+ %S+ (%d)')
-  if service == '0' then
-    local partition = head(spec)
-    call('HINCRBY', COUNTERS, state .. queue_of(partition), -1)
-    if dead == '1' then call('HINCRBY', COUNTERS, 'D' .. queue_of(partition), -1) end
-    queues[queue_of(partition)] = true
-    call('ZREM', UNSUCCESSFUL, state .. ' ' .. tid)
-  end
-  call('HDEL', SPECS, tid)
-  call('HDEL', FINISHED, tid)
-  call('ZREM', RETENTION, tid)
-  call('ZREM', DEAD_LETTERS, tid)
-  call('ZREM', EXPIRIES, tid)
-  call('DEL', PREFIX .. 'progress:' .. tid)
-  for attempt = 1, tonumber(attempts) do
-    for stream = 0, 1 do
-      local field = tid .. ':' .. attempt .. ':' .. stream
-      call('HDEL', OUTPUT, field, field .. ':cut')
-      call('DEL', PREFIX .. 'live_output:' .. field)
+-- The audit trail is a queue, of which the newest messages are kept. So are operations that ended.
+local AUDIT, AUDIT_KEPT, OPERATIONS_KEPT = 'raddle.audit', 100000, 1000
+call('ZREMRANGEBYRANK', PREFIX .. 'queue:' .. AUDIT, 0, -AUDIT_KEPT - 1)
+if call('HLEN', OPERATIONS) > OPERATIONS_KEPT then
+  local ids = call('HKEYS', OPERATIONS)
+  table.sort(ids)
+  for i = 1, #ids - OPERATIONS_KEPT do
+    local operation = call('HGET', OPERATIONS, ids[i])
+    if string.find(operation, '"state":"completed"', 1, true) or string.find(operation, '"state":"cancelled"', 1, true) then
+      call('HDEL', OPERATIONS, ids[i])
     end
   end
-  call('ZREMRANGEBYLEX', TASK_MESSAGES, '[' .. tid .. '.', '(' .. tid .. '/')
-  call('ZREMRANGEBYLEX', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
 end
--- A queue without tasks needs no counters.
-for queue in pairs(queues) do
-  for status in string.gmatch('rdpsx34567D', '.') do
-    if call('HGET', COUNTERS, status .. queue) == '0' then call('HDEL', COUNTERS, status .. queue) end
-  end
-end
+if #expired == 0 then return answer(0) end
+delete_tasks(expired)
 -- Trim the index of tasks and the log to the oldest remaining task. Workers do not count: one that
 -- lives for a year must not keep the log of a year.
 local function is_worker(tid)

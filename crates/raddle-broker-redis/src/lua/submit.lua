@@ -7,17 +7,7 @@ local old = mode == 'resubmit' and ARGV[FIRST + 2]
 if old and ARGV[FIRST + 3] == 'dead' and not call('ZSCORE', DEAD_LETTERS, old) then return answer(false) end
 local tids, due_now = submit(tasks, mode == 'ephemeral' and not is_paused(tasks[1][1]))
 local is_new = string.sub(tids[1], 1, 1) ~= '='
-if old and is_new then
-  -- The old task is no longer a dead letter.
-  call('ZREM', DEAD_LETTERS, old)
-  leave_batch(old)
-  local done = call('HGET', FINISHED, old)
-  if done then
-    local state, dead, rest = string.match(done, '^(%d+) (%d) (.*)$')
-    call('HSET', FINISHED, old, state .. ' 0 ' .. rest)
-    if dead == '1' then count('D', head(call('HGET', SPECS, old)), -1) end
-  end
-end
+if old and is_new then mark_resubmitted(old) end
 local worker, token = '', ''
 if mode == 'ephemeral' and is_new then
   worker = register_ephemeral(ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]))
