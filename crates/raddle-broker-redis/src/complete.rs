@@ -123,7 +123,8 @@ fn success_args(completion: &Completion, max_output: u64) -> Vec<Vec<u8>> {
         attempt,
         owner,
     } = completion.attempt_id;
-    let ran = run_bucket(&completion.report).map_or(Vec::new(), arg);
+    let ran = run_bucket(&completion.report);
+    let ran = ran.map_or(Vec::new(), |bucket| arg(format!("x{bucket}")));
     let mut args = vec![arg(tid), arg(attempt), arg(owner), report, ran];
     let mut tails: HashMap<OutputStream, Tail> = tails(completion, max_output).collect();
     for stream in OutputStream::BOTH {

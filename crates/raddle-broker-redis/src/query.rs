@@ -185,7 +185,7 @@ impl Redis {
 }
 
 /// Assembles the view of one task.
-fn view(task: &Snapshot) -> Result<TaskView> {
+pub(super) fn view(task: &Snapshot) -> Result<TaskView> {
     let tid = task.tid;
     let stored = super::record::StoredSpec::parse(tid, &task.stored)?;
     let (record, done) = (&task.record, task.done.as_ref());

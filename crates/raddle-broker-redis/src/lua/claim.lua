@@ -158,7 +158,7 @@ for n = 1, #attempts do
     changed[2 * n] = initial_record(spec, owner, entry)
   end
   count('s', partition, 1)
-  if reply[4 * n - 1] == '1' then count_outcome(name, 'w' .. bucket(now_us - (since or submitted_at(tid)))) end
+  if reply[4 * n - 1] == '1' then count_outcome(name, bucket(now_us - (since or submitted_at(tid)))) end
   changed[2 * n - 1] = tid
   owned[2 * n - 1], owned[2 * n] = '0', owner .. ':' .. tid
   local token = digits(id_after(s, c, n - 1))

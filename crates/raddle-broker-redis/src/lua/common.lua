@@ -1,6 +1,7 @@
--- The start of every script. ARGV[1] is the prefix of all keys and channels, which share one hash
--- tag; ARGV[2] the field for the stored reply, or ''; ARGV[3] the number of the call. The fixed
--- keys are defined in capitals.
+-- What scripts share. A script gets the paragraphs that it uses, directly or by others, and those
+-- that define nothing: making a function costs as much as a command. ARGV[1] is the prefix of all
+-- keys and channels, which share one hash tag; ARGV[2] the field for the stored reply, or '';
+-- ARGV[3] the number of the call. The fixed keys are defined in capitals.
 local call, fmt, floor = redis.call, string.format, math.floor
 local PREFIX, FIRST = ARGV[1], 4
 
@@ -95,8 +96,15 @@ local function call_many(name, key, args)
   return all, sum
 end
 
--- Notifications and counters are collected, and written once at the end.
-local topics, counts, outcomes = {}, {}, {}
+-- What `answer` does at the end: notifications and counters are collected, and written once.
+local at_end = {}
+
+local topics = {}
+at_end[#at_end + 1] = function()
+  for topic in pairs(topics) do
+    call('PUBLISH', PREFIX .. 'notify:' .. topic, '')
+  end
+end
 local function notify(topic)
   topics[topic] = true
 end
@@ -138,6 +146,14 @@ end
 
 -- Counts tasks by queue and status: that of a record, or the number of a final state. Every change
 -- of status counts, so that nothing must be scanned to count tasks.
+local counts = {}
+at_end[#at_end + 1] = function()
+  for status, of in pairs(counts) do
+    for partition, by in pairs(of) do
+      if by ~= 0 then call('HINCRBY', COUNTERS, status .. string.match(partition, '|[^|]*'), by) end
+    end
+  end
+end
 local function count(status, partition, by)
   local of = counts[status]
   if not of then
@@ -147,11 +163,36 @@ local function count(status, partition, by)
   of[partition] = (of[partition] or 0) + by
 end
 
--- Counts what became of a task called `name` in this minute: 's' submitted, 'w' and a bucket how
--- long it waited, the number of its final state, 'x' and a bucket how long it ran, 'r' retried.
+-- Counts what became of a task called `name` in this minute: 's' submitted, a number the bucket of
+-- the time that it waited, the number of its final state as text, 'x' and a bucket how long it ran,
+-- 'r' retried. Outcomes are kept for 72 hours in a hash per minute. It has a field for each count,
+-- where the bucket of a wait follows a 'w', and for each name one that begins with '#'. Beyond some
+-- names, the rest is counted as 'other'.
+local outcomes = {}
+at_end[#at_end + 1] = function()
+  local key = PREFIX .. 'outcomes:' .. int(floor(sec / 60))
+  for name, of in pairs(outcomes) do
+    for what, n in pairs(of) do
+      if type(what) == 'number' then what = 'w' .. what end
+      local field = what .. ' ' .. name
+      if call('HINCRBY', key, field, n) == n then
+        call('EXPIRE', key, 72 * 3600 + 60)
+        if call('HSETNX', key, '# ' .. name, '') == 1 and call('HINCRBY', key, '#', 1) > 200 then
+          call('HINCRBY', key, '#', -1)
+          call('HDEL', key, field, '# ' .. name)
+          call('HINCRBY', key, what .. ' other', n)
+        end
+      end
+    end
+  end
+end
 local function count_outcome(name, what)
-  local field = what .. ' ' .. name
-  outcomes[field] = (outcomes[field] or 0) + 1
+  local of = outcomes[name]
+  if not of then
+    of = {}
+    outcomes[name] = of
+  end
+  of[what] = (of[what] or 0) + 1
 end
 
 -- The microsecond in which a task was submitted.
@@ -159,14 +200,13 @@ local function submitted_at(tid)
   return tonumber(string.sub(tid, 1, 16))
 end
 
--- The bucket of a duration in microseconds, as `Histogram::bucket` numbers them.
-local BOUNDS_MS = { 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000, 5000000, 10000000, 20000000, 50000000 }
+-- The bucket of a duration in microseconds, as `Histogram::bucket` numbers them: the bounds are 1,
+-- 2, 5, 10 milliseconds and so on, and a rounded logarithm leads to the same one.
 local function bucket(micros)
-  local i = 1
-  while BOUNDS_MS[i] and BOUNDS_MS[i] * 1000 < micros do
-    i = i + 1
-  end
-  return i - 1
+  if micros <= 1000 then return 0 end
+  local decade = floor(math.log10(micros / 1000))
+  local unit = 1000 * 10 ^ decade
+  return math.min(24, 3 * decade + (micros <= unit and 0 or micros <= 2 * unit and 1 or micros <= 5 * unit and 2 or 3))
 end
 
 -- The queue of a partition, with the separator before it.
@@ -197,41 +237,33 @@ local function add_events(events, entries)
   return events
 end
 
--- Adds an event of one task. The script that writes the record of the task takes the entry by
--- `take_logged`; `answer` adds those that are left to the stored record.
-local logged = {}
-local function event_of_one(kind, worker, tid, attempt, detail)
-  local _, _, entry = event(kind, worker, { tid .. ':' .. attempt }, detail)
-  logged[tid] = add_events(logged[tid] or '-', entry)
-end
-local function take_logged(tid, events)
-  local entries = logged[tid]
-  logged[tid] = nil
-  return add_events(events, entries)
-end
-
 -- A record: status, attempt, failures, losses, partition, owner, claimed at, pid, flags, run at,
 -- ttl, microsecond since when it is ready ('-' for its creation), entries in the log, name, unique
 -- key. Flags are added up: 1 paused, 2 has chained tasks, 4 or 8 its worker received a stop or kill
 -- command. Status: r(eady) d(elayed) p(aused) s(pawning) x (running). A task that was only ever
 -- ready has no record.
-local RECORD_PATTERN = '^' .. string.rep('(%S+) ', 14) .. '(.*)$'
-local function fields(record)
-  local f = { string.match(record, RECORD_PATTERN) }
-  if #f == 0 then error('RADDLE a record cannot be read: ' .. record) end
+local RECORD_PATTERN = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
+
+local function fields(text)
+  local f = { string.match(text, RECORD_PATTERN) }
+  if #f == 0 then error('RADDLE a record cannot be read: ' .. text) end
   return f
 end
+
 local function record(f)
   return table.concat(f, ' ')
 end
+
 local function is_active(f)
   return f[1] == 's' or f[1] == 'x'
 end
+
 -- A finished task: state, dead letter, owner, attempt, failures, losses, finished at, service,
 -- entries in the log, then the report. Splits the text around the entries.
 local function split_finished(done)
   return string.match(done, '^(%S+ %S+ %S+ %S+ %S+ %S+ %S+ %S+ )(%S+)(\n.*)$')
 end
+
 -- Workers are tasks without a partition. They are not counted, and end only by leaving the
 -- registry.
 local function is_service(f)
@@ -249,8 +281,44 @@ local function initial_record(spec, owner, entry)
   return 's 1 0 0 ' .. partition .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' - ' .. entry .. ' ' .. name .. ' ' .. key
 end
 
+-- Adds entries of the log to the stored record of a task.
+local function add_to_record(tid, entries)
+  local rec, done, spec = call('HGET', RECORDS, tid), call('HGET', FINISHED, tid), call('HGET', SPECS, tid)
+  if done then
+    local before, events, after = split_finished(done)
+    call('HSET', FINISHED, tid, before .. add_events(events, entries) .. after)
+  elseif rec then
+    local f = fields(rec)
+    f[13] = add_events(f[13], entries)
+    call('HSET', RECORDS, tid, record(f))
+  elseif spec then
+    local partition, ttl, _, name, key = head(spec)
+    call('HSET', RECORDS, tid, record({ 'r', 0, 0, 0, partition, '-', '-', '-', 0, '-', ttl, '-', entries, name, key }))
+  end
+end
+
+-- Adds an event of one task. The script that writes the record of the task takes the entry by
+-- `take_logged`; `answer` adds those that are left to the stored record.
+local logged = {}
+at_end[#at_end + 1] = function()
+  for tid, entries in pairs(logged) do
+    add_to_record(tid, entries)
+  end
+end
+local function event_of_one(kind, worker, tid, attempt, detail)
+  local _, _, entry = event(kind, worker, { tid .. ':' .. attempt }, detail)
+  logged[tid] = add_events(logged[tid] or '-', entry)
+end
+
+local function take_logged(tid, events)
+  local entries = logged[tid]
+  logged[tid] = nil
+  return add_events(events, entries)
+end
+
 -- The flag of an attempt that has chained tasks.
 local CHAINS = 2
+
 local function has_flag(flags, flag)
   return floor(tonumber(flags) / flag) % 2 == 1
 end
@@ -274,6 +342,7 @@ local function enqueue_ready(partition, tid)
   call('ZADD', READY, '0', partition .. ' ' .. tid)
   count('r', partition, 1)
 end
+
 local function remove_ready(partition, tid)
   if call('ZREM', READY, partition .. ' ' .. tid) == 1 then count('r', partition, -1) end
 end
@@ -493,55 +562,11 @@ local function append_output(field, bytes, cap)
   end
 end
 
--- Adds entries of the log to the stored record of a task.
-local function add_to_record(tid, entries)
-  local rec, done, spec = call('HGET', RECORDS, tid), call('HGET', FINISHED, tid), call('HGET', SPECS, tid)
-  if done then
-    local before, events, after = split_finished(done)
-    call('HSET', FINISHED, tid, before .. add_events(events, entries) .. after)
-  elseif rec then
-    local f = fields(rec)
-    f[13] = add_events(f[13], entries)
-    call('HSET', RECORDS, tid, record(f))
-  elseif spec then
-    local partition, ttl, _, name, key = head(spec)
-    call('HSET', RECORDS, tid, record({ 'r', 0, 0, 0, partition, '-', '-', '-', 0, '-', ttl, '-', entries, name, key }))
-  end
-end
-
--- Outcomes are kept for 72 hours in a hash per minute. It has a field for each count, and for each
--- name one that begins with '#'. Beyond some names, the rest is counted as 'other'.
-local OUTCOMES_KEPT, MAX_NAMES = 72 * 3600 + 60, 200
-local function store_outcomes()
-  if not next(outcomes) then return end
-  local key = PREFIX .. 'outcomes:' .. int(floor(sec / 60))
-  for field, n in pairs(outcomes) do
-    if call('HINCRBY', key, field, int(n)) == n then
-      local what, name = string.match(field, '^(%S+) (.*)$')
-      call('EXPIRE', key, int(OUTCOMES_KEPT))
-      if call('HSETNX', key, '# ' .. name, '') == 1 and call('HINCRBY', key, '#', 1) > MAX_NAMES then
-        call('HINCRBY', key, '#', -1)
-        call('HDEL', key, field, '# ' .. name)
-        call('HINCRBY', key, what .. ' other', int(n))
-      end
-    end
-  end
-end
-
 -- The end of every script: writes counters and notifications, and stores the reply with the current
 -- second.
 local function answer(reply, remembered)
-  for tid, entries in pairs(logged) do
-    add_to_record(tid, entries)
-  end
-  store_outcomes()
-  for status, of in pairs(counts) do
-    for partition, by in pairs(of) do
-      if by ~= 0 then call('HINCRBY', COUNTERS, status .. queue_of(partition), int(by)) end
-    end
-  end
-  for topic in pairs(topics) do
-    call('PUBLISH', PREFIX .. 'notify:' .. topic, '')
+  for i = 1, #at_end do
+    at_end[i]()
   end
   local changed = {}
   if ids_taken then

@@ -1,6 +1,6 @@
 -- Completes successful attempts that have chained nothing, which need no decision. ARGV: maximum
 -- size of an output stream, then for each attempt nine arguments: task, attempt, owner, report,
--- the bucket of the time that it ran or '', and for each of the two streams a kind ('' nothing, 'whole' complete output, 'rest' to be
+-- how long it ran as `count_outcome` expects it or '', and for each of the two streams a kind ('' nothing, 'whole' complete output, 'rest' to be
 -- appended) and bytes. An attempt that has chained tasks is left unchanged and reported as
 -- 'chained'.
 write_without_memory()
@@ -49,7 +49,7 @@ for i = 1, n do
     count(status, partition, -1)
     count(COMPLETED, partition, 1)
     count_outcome(name, COMPLETED)
-    if ARGV[a + 4] ~= '' then count_outcome(name, 'x' .. ARGV[a + 4]) end
+    if ARGV[a + 4] ~= '' then count_outcome(name, ARGV[a + 4]) end
     for stream = 0, 1 do
       local kind, bytes = ARGV[a + 5 + stream * 2], ARGV[a + 6 + stream * 2]
       if kind == 'whole' then

@@ -16,7 +16,7 @@ if mode == 'ephemeral' and is_new then
     call('HSET', RECORDS, due_now, initial_record(tasks[1][2], worker, entry))
     call('ZADD', OWNED, '0', worker .. ':' .. due_now)
     count('s', tasks[1][1], 1)
-    count_outcome(tasks[1][3], 'w0')
+    count_outcome(tasks[1][3], 0)
     token = digits(s, c)
   end
 end

@@ -42,7 +42,7 @@ struct TaskSlice {
 impl Redis {
     /// The newest tasks that match. The requested states decide which keys are scanned, so that a
     /// few running tasks are found without reading a million finished ones.
-    pub(super) async fn find(&self, filter: &TaskFilter) -> Result<TaskPage> {
+    pub(crate) async fn find(&self, filter: &TaskFilter) -> Result<TaskPage> {
         let source = self.source(filter).await?;
         let (limit, most) = (
             filter.limit as usize,
