@@ -30,6 +30,9 @@ pub enum Error {
     /// The task is finished.
     #[error("task {0} is {1} already")]
     Finished(Tid, TaskState),
+    /// The task does not wait in a queue.
+    #[error("task {0} is {1}: only a waiting task can be moved")]
+    NotWaiting(Tid, TaskState),
     /// The task is not finished.
     #[error("task {0} is {1}: only a finished task can be submitted again")]
     Unfinished(Tid, TaskState),
@@ -334,6 +337,7 @@ impl Error {
                 | Self::Unfinished(..)
                 | Self::NotDead(_)
                 | Self::NoOperation(_)
+                | Self::NotWaiting(..)
                 | Self::KeyTaken { .. }
                 | Self::Superseded(_)
                 | Self::ChainFull(_)

@@ -6,14 +6,13 @@
 //! repeats an action.
 
 use jiff::Timestamp;
-use raddle_model::{
-    TaskEventKind, Tid,
-    spec::{InvalidSpec, is_label},
-};
+use raddle_model::{TaskEventKind, Tid, query::TaskQuery, spec::InvalidSpec};
 use serde::{Deserialize, Serialize};
 
-use crate::TaskFilter;
+use crate::{TaskFilter, request::check_queue};
 
+/// The number of operations whose records are kept, besides those that go on.
+pub const OPERATIONS_KEPT: u32 = 1000;
 /// The most tasks that a selection by ids may have. More are selected by a query.
 pub const MAX_SELECTED: usize = 1000;
 /// The longest reason or name of a requester, in bytes.
@@ -46,7 +45,7 @@ pub enum OperationSelection {
     /// These tasks, at most [`MAX_SELECTED`].
     Tasks(Vec<Tid>),
     /// The tasks that match a query.
-    Query(String),
+    Query(TaskQuery),
 }
 
 /// An operation to start.
@@ -139,10 +138,8 @@ impl NewOperation {
             }
             _ => {}
         }
-        if let OperationAction::Move { queue } = &self.action
-            && !is_label(queue)
-        {
-            return invalid("queue", "must be 1 to 128 letters, digits, or . _ - : @ /");
+        if let OperationAction::Move { queue } = &self.action {
+            check_queue(queue.clone())?;
         }
         for (path, note) in [("reason", &self.reason), ("by", &self.by)] {
             if note.len() > MAX_NOTE_BYTES {
@@ -156,11 +153,15 @@ impl NewOperation {
 impl OperationView {
     /// The operation before its first portion.
     pub fn new(id: Tid, mut request: NewOperation) -> Self {
-        if let OperationSelection::Tasks(tids) = &mut request.selection {
-            tids.sort_unstable_by(|a, b| b.cmp(a));
-            tids.dedup();
-        }
         let started_at = crate::summary::submitted_at(id);
+        request.selection = match request.selection {
+            OperationSelection::Tasks(mut tids) => {
+                tids.sort_unstable_by(|a, b| b.cmp(a));
+                tids.dedup();
+                OperationSelection::Tasks(tids)
+            }
+            OperationSelection::Query(query) => OperationSelection::Query(query.at(started_at)),
+        };
         Self {
             id,
             // Below any task that was submitted later, above `as_of`.
@@ -190,7 +191,10 @@ impl OperationView {
                 among: Some(tids.clone()),
                 ..filter
             },
-            OperationSelection::Query(_) => filter,
+            OperationSelection::Query(query) => TaskFilter {
+                query: query.clone(),
+                ..filter
+            },
         }
     }
 

@@ -139,6 +139,14 @@ pub async fn write(
     Ok(written)
 }
 
+/// The queue of the audit trail: one JSON object per change that an operator requested. [`purge`]
+/// keeps the newest [`AUDIT_KEPT`].
+///
+/// [`purge`]: crate::Tasks::purge
+pub const AUDIT: &str = "raddle.audit";
+/// The number of audit entries that are kept.
+pub const AUDIT_KEPT: u32 = 100_000;
+
 /// Moves up to `max` stored messages to the end of another queue, in one transaction. They get new
 /// ids. Returns how many.
 pub async fn move_messages(

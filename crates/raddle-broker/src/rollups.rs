@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use raddle_model::TaskState;
+use raddle_model::{AttemptReport, TaskSpec, TaskState, Tid, spec::StartTime, time};
 use serde::{Deserialize, Serialize};
 
 /// The most names that are counted separately in a minute.
@@ -227,6 +227,21 @@ impl PendingRollups {
         names.entry(name.to_owned()).or_default().count(event);
     }
 
+    /// Adds the counts of another collection.
+    pub fn merge(&mut self, other: Self) {
+        for (minute, names) in other.0 {
+            let known = self.0.entry(minute).or_default();
+            for (name, outcomes) in names {
+                let name = if known.len() < MAX_NAMES || known.contains_key(&name) {
+                    name
+                } else {
+                    OTHER_NAMES.to_owned()
+                };
+                known.entry(name).or_default().merge(&outcomes);
+            }
+        }
+    }
+
     /// Whether there is nothing to store.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -242,6 +257,25 @@ impl PendingRollups {
                     .map(move |(name, outcomes)| (minute, name, outcomes))
             })
     }
+}
+
+/// How long a task could have been claimed before its first attempt was, at `now` in nanoseconds
+/// since the epoch.
+pub fn first_wait(tid: Tid, spec: &TaskSpec, now: i64) -> Duration {
+    let submitted = tid.as_i64();
+    let since = match spec.start() {
+        None => submitted,
+        Some(StartTime::After(delay)) => time::nanos_after(submitted, delay),
+        Some(StartTime::At(at)) => time::unix_nanos(at).max(submitted),
+    };
+    Duration::from_nanos(u64::try_from(now.saturating_sub(since)).unwrap_or(0))
+}
+
+/// How long an attempt ran; `None` if it did not.
+pub fn run_time(report: &AttemptReport) -> Option<Duration> {
+    let began = time::unix_nanos(report.started_at?);
+    let ran = time::unix_nanos(report.ended_at).saturating_sub(began);
+    Some(Duration::from_nanos(u64::try_from(ran).unwrap_or(0)))
 }
 
 /// The minute since the epoch of a time in nanoseconds.

@@ -167,6 +167,35 @@ impl Summary {
             self.states.insert(TaskState::Created, waiting);
         }
     }
+
+    /// Sets the totals from the counts of the queues. Finished tasks are added to the states only
+    /// if `finished`.
+    pub fn sum_queues(&mut self, finished: bool) {
+        let mut states = BTreeMap::<TaskState, u64>::new();
+        for (name, queue) in &self.queues {
+            let waiting = queue.ready + queue.delayed + queue.paused;
+            let claimed = [
+                (TaskState::Created, waiting),
+                (TaskState::Spawning, queue.spawning),
+                (TaskState::Running, queue.running),
+            ];
+            let ended = queue.finished.iter().filter(|_| finished);
+            for (state, tasks) in claimed
+                .into_iter()
+                .chain(ended.map(|(state, tasks)| (*state, *tasks)))
+                .filter(|(_, tasks)| *tasks > 0)
+            {
+                *states.entry(state).or_default() += tasks;
+            }
+            if queue.ready > 0 {
+                self.ready.insert(name.clone(), queue.ready);
+            }
+            self.delayed += queue.delayed;
+            self.paused += queue.paused;
+            self.dead += queue.dead;
+        }
+        self.states = states;
+    }
 }
 
 /// When a task could first be claimed. A later attempt counts from then too.
