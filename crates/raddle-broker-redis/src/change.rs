@@ -14,7 +14,10 @@ use super::{
     schema::output_field,
     value::{at_micros, at_nanos},
 };
-use raddle_broker::{AttemptId, CompletionOutcome, OutputStream, Result, rollups::Histogram};
+use raddle_broker::{
+    AttemptId, CompletionOutcome, OutputStream, Result,
+    rollups::{Histogram, run_time},
+};
 
 /// A task as it was read.
 pub(super) struct Snapshot {
@@ -128,8 +131,7 @@ struct OutputAppend {
 
 /// The bucket of the time that an attempt ran, if it did.
 pub(super) fn run_bucket(report: &AttemptReport) -> Option<usize> {
-    let ran = report.ended_at.duration_since(report.started_at?);
-    Some(Histogram::bucket(ran.try_into().unwrap_or_default()))
+    run_time(report).map(Histogram::bucket)
 }
 
 impl Snapshot {

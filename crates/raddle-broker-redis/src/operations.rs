@@ -16,7 +16,7 @@ use super::{
     change::{Change, Draft, Snapshot},
     connection::Certainty,
     log,
-    query::view,
+    query::{has_wanted_state, view},
     reclaim::TAKEOVER_MARGIN,
     record::{StoredSpec, key_of, stored},
     schema::Partition,
@@ -131,7 +131,10 @@ impl Operations for Redis {
             }
             operation.state = OperationState::Cancelled;
             operation.updated_at = Timestamp::now();
-            if self.store_operation(&before, &operation, Portion::default()).await? {
+            if self
+                .store_operation(&before, &operation, Portion::default())
+                .await?
+            {
                 return Ok(operation);
             }
         }
@@ -149,6 +152,8 @@ impl Redis {
             }
             let filter = operation.filter(most);
             let page = self.find(&filter).await?;
+            // With its query in the fields, as it was found.
+            let filter = filter.resolve(Timestamp::now()).unwrap_or_default();
             let mut portion = Portion::default();
             let ids: Vec<Tid> = page.tasks.iter().map(|task| task.tid).collect();
             let tasks = self.snapshots(&ids).await?;
@@ -176,9 +181,13 @@ impl Redis {
         task: &Snapshot,
         portion: &mut Portion,
     ) -> Result<OperationStep> {
-        let shown = view(task)?;
         let as_of = operation.request.as_of;
-        if !filter.matches(&shown) || self.has_changed(task, as_of).await? {
+        let shown = match view(task) {
+            Ok(shown) => shown,
+            Err(error) => return Ok(OperationStep::Refused(error.to_string())),
+        };
+        let is_selected = has_wanted_state(filter, task) && filter.matches(&shown);
+        if !is_selected || self.has_changed(task, as_of).await? {
             return Ok(OperationStep::Changed);
         }
         let refused = match &operation.request.action {
@@ -194,8 +203,15 @@ impl Redis {
 
     /// Whether the state of a task has changed after an event.
     async fn has_changed(&self, task: &Snapshot, as_of: Tid) -> Result<bool> {
-        let events = task.done.as_ref().map_or(&task.record.events, |done| &done.events);
-        if events.entries.last().is_none_or(|last| *last <= as_of.as_u64()) {
+        let events = task
+            .done
+            .as_ref()
+            .map_or(&task.record.events, |done| &done.events);
+        if events
+            .entries
+            .last()
+            .is_none_or(|last| *last <= as_of.as_u64())
+        {
             return Ok(false);
         }
         let mut after = as_of.as_u64();
@@ -231,7 +247,9 @@ impl Redis {
                 return Ok(Err(Error::KeyTaken { tid, holder }.to_string()));
             }
             if !portion.keys.insert(key.clone()) {
-                let taken = format!("task {tid} has the unique key of a newer task that is submitted again");
+                let taken = format!(
+                    "task {tid} has the unique key of a newer task that is submitted again"
+                );
                 return Ok(Err(taken));
             }
         }
@@ -251,7 +269,8 @@ impl Redis {
 
     async fn read_operation(&self, id: Tid) -> Result<(String, OperationView)> {
         let mut get = redis::cmd("HGET");
-        get.arg(self.core.keys.named("operations")).arg(id.to_string());
+        get.arg(self.core.keys.named("operations"))
+            .arg(id.to_string());
         let stored: Option<String> = self.link().read(&get).await?;
         let stored = stored.ok_or(Error::NoOperation(id))?;
         let operation = parse(id, &stored)?;
@@ -316,7 +335,7 @@ fn delete(task: &Snapshot, portion: &mut Portion) -> Result<(), String> {
     if task.end().is_none() {
         let state = task.state();
         return Err(format!(
-            "task {tid} is {state}: only a finished task can be deleted"
+            "task {tid} is {state}: it cannot be deleted before its end"
         ));
     }
     portion.steps.push(TaskStep::Delete {
@@ -334,10 +353,7 @@ fn move_to(
 ) -> Result<(), String> {
     let tid = task.tid;
     if task.end().is_some() || task.record.is_active() {
-        let state = task.state();
-        return Err(format!(
-            "task {tid} is {state}: only a waiting task can be moved"
-        ));
+        return Err(Error::NotWaiting(tid, task.state()).to_string());
     }
     let mut spec = shown.spec;
     if spec.queue == queue {

@@ -4,6 +4,8 @@ mod find;
 mod summary;
 mod waiting;
 
+pub(super) use find::has_wanted_state;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -25,7 +27,7 @@ use raddle_broker::{
     AttemptStarted, AttemptUpdate, AttemptUpdateKind, ChainRequest, ClaimRequest, Completion,
     CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error, LeasedTask, NewTask,
     Queries, Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted, Summary,
-    SummaryDetail, TaskFilter, TaskPage, Tasks, WaitingRequest,
+    SummaryDetail, TaskFilter, TaskPage, Tasks, WaitingRequest, engine::check_queue,
 };
 
 /// The number of candidate ids checked at once for a short id.
@@ -112,6 +114,7 @@ impl Tasks for Redis {
     }
 
     async fn set_queue_paused(&self, queue: String, paused: bool) -> Result<bool> {
+        let queue = check_queue(queue)?;
         let args = vec![arg(queue), arg(if paused { "paused" } else { "" })];
         self.link()
             .change(&script::PAUSE_QUEUE, args, Certainty::Durable)

@@ -148,7 +148,9 @@ pub(super) fn decode_name(stored: &str) -> String {
     let mut parts = stored.split('%');
     let mut name = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let code = part.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok());
+        let code = part
+            .get(..2)
+            .and_then(|code| u8::from_str_radix(code, 16).ok());
         name.push(code.map_or(char::REPLACEMENT_CHARACTER, char::from));
         name.push_str(part.get(2..).unwrap_or_default());
     }

@@ -76,7 +76,10 @@ fn read_minute(
             continue;
         };
         if name.is_none_or(|name| name == stored) {
-            names.entry(decode_name(stored)).or_default().add(what, count);
+            names
+                .entry(decode_name(stored))
+                .or_default()
+                .add(what, count);
         }
     }
     names.into_iter().map(move |(name, counts)| OutcomeRollup {
@@ -93,9 +96,15 @@ fn read_minute(
 impl Counts {
     fn add(&mut self, what: &str, count: u64) {
         let outcomes = &mut self.outcomes;
-        if let Some(bucket) = what.strip_prefix('w').and_then(|bucket| bucket.parse().ok()) {
+        if let Some(bucket) = what
+            .strip_prefix('w')
+            .and_then(|bucket| bucket.parse().ok())
+        {
             self.wait.push((bucket, count));
-        } else if let Some(bucket) = what.strip_prefix('x').and_then(|bucket| bucket.parse().ok()) {
+        } else if let Some(bucket) = what
+            .strip_prefix('x')
+            .and_then(|bucket| bucket.parse().ok())
+        {
             self.run.push((bucket, count));
         } else if what == "s" {
             outcomes.submitted = count;

@@ -80,7 +80,10 @@ fn assemble(own: &str) -> String {
             break;
         }
     }
-    let used = shared.into_iter().zip(is_used).filter(|(_, is_used)| *is_used);
+    let used = shared
+        .into_iter()
+        .zip(is_used)
+        .filter(|(_, is_used)| *is_used);
     let used: Vec<String> = used.map(|(paragraph, _)| paragraph).collect();
     used.join("\n") + "\n" + own
 }
@@ -93,9 +96,8 @@ fn paragraphs(code: &str) -> impl Iterator<Item = &str> {
         let end = code
             .match_indices("\n\n")
             .find(|(at, _)| !code[at + 2..].starts_with([' ', '\n']));
-        let (paragraph, after) = end.map_or((code, None), |(at, _)| {
-            (&code[..at], Some(&code[at + 2..]))
-        });
+        let (paragraph, after) =
+            end.map_or((code, None), |(at, _)| (&code[..at], Some(&code[at + 2..])));
         rest = after;
         Some(paragraph)
     })
@@ -129,7 +131,12 @@ mod tests {
     #[test]
     fn a_script_has_what_it_uses() {
         let code = assemble("return answer(has_lease(ARGV[FIRST]))\n");
-        for used in ["local function has_lease", "local LEASES", "MIN_SILENCE", "local call, fmt"] {
+        for used in [
+            "local function has_lease",
+            "local LEASES",
+            "MIN_SILENCE",
+            "local call, fmt",
+        ] {
             assert!(code.contains(used), "{used} in {code}");
         }
         for unused in ["local function submit(", "local SPECS", "outcomes"] {

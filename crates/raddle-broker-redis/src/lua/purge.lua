@@ -1,24 +1,25 @@
 -- Deletes finished tasks and their records: those past their retention, or the named ones. ARGV:
--- maximum, and the names of tasks if given.
+-- maximum; the queue of the audit trail, how many of its messages and how many operations that have
+-- ended are kept; and the names of tasks if given.
 write_without_memory()
 local function gone(tid)
   return call('HEXISTS', SPECS, tid) == 0
 end
 local expired = {}
-if #ARGV > FIRST then
-  for i = FIRST + 1, #ARGV do
+local NAMED = FIRST + 4
+if #ARGV >= NAMED then
+  for i = NAMED, #ARGV do
     if call('HEXISTS', FINISHED, ARGV[i]) == 1 then expired[#expired + 1] = ARGV[i] end
   end
 else
   expired = call('ZRANGEBYSCORE', RETENTION, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
 end
--- The audit trail is a queue, of which the newest messages are kept. So are operations that ended.
-local AUDIT, AUDIT_KEPT, OPERATIONS_KEPT = 'raddle.audit', 100000, 1000
-call('ZREMRANGEBYRANK', PREFIX .. 'queue:' .. AUDIT, 0, -AUDIT_KEPT - 1)
-if call('HLEN', OPERATIONS) > OPERATIONS_KEPT then
+local audit, audit_kept, operations_kept = ARGV[FIRST + 1], tonumber(ARGV[FIRST + 2]), tonumber(ARGV[FIRST + 3])
+call('ZREMRANGEBYRANK', audit, 0, int(-audit_kept - 1))
+if call('HLEN', OPERATIONS) > operations_kept then
   local ids = call('HKEYS', OPERATIONS)
   table.sort(ids)
-  for i = 1, #ids - OPERATIONS_KEPT do
+  for i = 1, #ids - operations_kept do
     local operation = call('HGET', OPERATIONS, ids[i])
     if string.find(operation, '"state":"completed"', 1, true) or string.find(operation, '"state":"cancelled"', 1, true) then
       call('HDEL', OPERATIONS, ids[i])

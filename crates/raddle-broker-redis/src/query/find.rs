@@ -1,11 +1,16 @@
 //! Lists of tasks, in slices: no command and no script looks at more than some records.
 
-use raddle_model::{TaskState, TaskView, Tid};
+use jiff::Timestamp;
+use raddle_model::{
+    TaskState, TaskView, Tid,
+    query::{Condition, TextField},
+};
 
 use super::view;
 use crate::{
     Redis,
     apply::read_snapshots,
+    change::Snapshot,
     reclaim::claimed_by,
     schema::stream_id,
     script,
@@ -43,6 +48,9 @@ impl Redis {
     /// The newest tasks that match. The requested states decide which keys are scanned, so that a
     /// few running tasks are found without reading a million finished ones.
     pub(crate) async fn find(&self, filter: &TaskFilter) -> Result<TaskPage> {
+        let Some(filter) = &filter.clone().resolve(Timestamp::now()) else {
+            return Ok(TaskPage::default());
+        };
         let source = self.source(filter).await?;
         let (limit, most) = (
             filter.limit as usize,
@@ -55,7 +63,10 @@ impl Redis {
         let mut slice = u64::from(filter.limit).saturating_mul(2);
         while page.tasks.len() < limit {
             slice = slice.clamp(FIRST_SLICE, SLICE).min(most - page.looked_at);
-            let found = self.next_slice(&source, filter, page.next, slice).await?;
+            let mut found = self.next_slice(&source, filter, page.next, slice).await?;
+            if let Some(since) = filter.since {
+                found.end_at(since);
+            }
             page.looked_at += found.looked_at;
             page.next = found.next;
             self.add_fitting(&mut page, &found.tids, filter).await?;
@@ -87,8 +98,11 @@ impl Redis {
         } else if filter.dead {
             TaskSource::Ranges("dead_letters", vec![String::new()])
         } else if are_all(|state| state.is_terminal() && *state != TaskState::Completed) {
-            let states = filter.states.iter().map(|state| format!("{} ", *state as u8));
-            TaskSource::Ranges("unsuccessful", states.collect())
+            let words = filter
+                .states
+                .iter()
+                .map(|state| format!("{} ", *state as u8));
+            TaskSource::Ranges("unsuccessful", words.collect())
         } else {
             TaskSource::All
         })
@@ -136,7 +150,9 @@ impl Redis {
         let mut candidates = Vec::new();
         for (word, members) in words.iter().zip(ranges) {
             is_last &= (members.len() as u64) < most;
-            let members = members.into_iter().map(|member| member[word.len()..].to_owned());
+            let members = members
+                .into_iter()
+                .map(|member| member[word.len()..].to_owned());
             candidates.extend(tids(members));
         }
         candidates.sort_unstable_by(|a, b| b.cmp(a));
@@ -150,7 +166,11 @@ impl Redis {
     /// Looks at tasks in a script, which returns those that may match.
     async fn scan(&self, filter: &TaskFilter, before: Option<Tid>, most: u64) -> Result<TaskSlice> {
         let from = before.map_or_else(|| "+".to_owned(), |before| stream_id(before.as_u64() - 1));
-        let states: String = filter.states.iter().map(|state| (*state as u8).to_string()).collect();
+        let states: String = filter
+            .states
+            .iter()
+            .map(|state| (*state as u8).to_string())
+            .collect();
         let mut args = vec![
             arg(from),
             arg(most),
@@ -158,9 +178,11 @@ impl Redis {
             arg(states),
             arg(if filter.services { "services" } else { "" }),
         ];
-        args.extend(filter.name.as_deref().and_then(literal_of).map(arg));
-        let (next, looked_at, found): (String, u64, Vec<String>) =
-            self.link().run_idempotent(&script::SCAN_TASKS, args).await?;
+        args.extend(literals_of(filter).map(arg));
+        let (next, looked_at, found): (String, u64, Vec<String>) = self
+            .link()
+            .run_idempotent(&script::SCAN_TASKS, args)
+            .await?;
         Ok(TaskSlice {
             tids: tids(found),
             looked_at,
@@ -179,7 +201,7 @@ impl Redis {
         for tids in tids.chunks(PAGE) {
             let tasks = read_snapshots(self.link(), tids, false).await?;
             for task in tids.iter().filter_map(|tid| tasks.get(tid)) {
-                if !filter.states.is_empty() && !filter.states.contains(&task.state()) {
+                if !has_wanted_state(filter, task) {
                     continue;
                 }
                 let task = match view(task) {
@@ -226,7 +248,18 @@ impl Redis {
     }
 }
 
+/// Whether the state of a task is among those of a filter.
+pub(crate) fn has_wanted_state(filter: &TaskFilter, task: &Snapshot) -> bool {
+    filter.states.is_empty() || filter.states.contains(&task.state())
+}
+
 impl TaskSlice {
+    /// Leaves out what is older than `since`.
+    fn end_at(&mut self, since: Tid) {
+        self.tids.retain(|tid| *tid >= since);
+        self.next = self.next.filter(|next| *next > since);
+    }
+
     fn new(tids: Vec<Tid>, is_last: bool) -> Self {
         Self {
             looked_at: tids.len() as u64,
@@ -236,12 +269,29 @@ impl TaskSlice {
     }
 }
 
-/// The longest text that the stored spec of a task has if its name matches a pattern; `None` if
-/// there is none. Names are part of the spec, where letters and digits stand for themselves.
-fn literal_of(pattern: &str) -> Option<&str> {
+/// Texts that the stored spec of every task has that matches a filter: names and kinds are part of
+/// it, and letters and digits stand for themselves there.
+fn literals_of(filter: &TaskFilter) -> impl Iterator<Item = &str> {
+    let of_name = filter
+        .name
+        .as_deref()
+        .and_then(|name| longest_literal(name.split('*')));
+    let terms = filter.query.terms().iter().filter(|term| !term.negated);
+    let of_terms = terms.filter_map(|term| match &term.condition {
+        Condition::Text(TextField::Name | TextField::Kind, patterns) => match &patterns[..] {
+            [pattern] => longest_literal(pattern.pieces().iter().map(String::as_str)),
+            _ => None,
+        },
+        _ => None,
+    });
+    of_name.into_iter().chain(of_terms)
+}
+
+/// The longest run of letters and digits. The one name that is not part of its spec is `request`.
+fn longest_literal<'a>(texts: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    pattern
-        .split(|c| !is_plain(c))
+    texts
+        .flat_map(|text| text.split(move |c| !is_plain(c)))
         .filter(|literal| !literal.is_empty() && !"request".contains(literal))
         .max_by_key(|literal| literal.len())
 }
@@ -251,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_longest_literal_of_a_pattern() {
+    fn finds_the_literals_of_a_filter() {
         for (pattern, literal) in [
             ("frame-*", Some("frame-")),
             ("*resize*.jpg", Some("resize")),
@@ -260,7 +310,21 @@ mod tests {
             ("quest*", None),
             ("\u{e4}\"*", None),
         ] {
-            assert_eq!(literal_of(pattern), literal, "{pattern}");
+            let filter = TaskFilter {
+                name: Some(pattern.into()),
+                ..TaskFilter::default()
+            };
+            assert_eq!(literals_of(&filter).next(), literal, "{pattern}");
         }
+        let filter = TaskFilter {
+            query: "name:frame-* -name:x kind:render word queue:q"
+                .parse()
+                .unwrap(),
+            ..TaskFilter::default()
+        };
+        assert_eq!(
+            literals_of(&filter).collect::<Vec<_>>(),
+            ["frame-", "render"]
+        );
     }
 }
