@@ -165,7 +165,7 @@ pub(super) fn complete(
                 } else if active.chained {
                     chain::discard(tx, attempt_id.tid)?;
                 }
-                tx.count(active.partition_id, Counter::of(active.state), -1);
+                tx.count(active.partition_id, Counter::for_state(active.state), -1);
                 let active = ActiveTask { counters, ..active };
                 records.push(FinalRecord::of_active(
                     tx,
@@ -556,7 +556,7 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
             tx.remove_worker(owner)?;
         }
         tx.delete_control_messages(*tid)?;
-        tx.count(*partition_id, Counter::of(ending.state), 1);
+        tx.count(*partition_id, Counter::for_state(ending.state), 1);
         tx.count(*partition_id, Counter::Dead, ending.dead.into());
         if *partition_id != SERVICES {
             let ran = rollups::run_time(ending.report);
@@ -593,7 +593,7 @@ fn json(value: &impl serde::Serialize) -> String {
 
 /// Removes the claim of a task whose attempt did not succeed, and what the attempt chained.
 fn remove_claim(tx: &mut Tx<'_>, active: &ActiveTask) -> rusqlite::Result<()> {
-    tx.count(active.partition_id, Counter::of(active.state), -1);
+    tx.count(active.partition_id, Counter::for_state(active.state), -1);
     if active.chained {
         chain::discard(tx, active.tid)?;
     }

@@ -39,7 +39,7 @@ pub(super) struct CountChanges(Vec<PartitionChange>);
 
 impl Counter {
     /// The counter of a claimed or finished task.
-    pub(super) fn of(state: TaskState) -> Self {
+    pub(super) fn for_state(state: TaskState) -> Self {
         match state {
             TaskState::Created => Self::Ready,
             TaskState::Spawning => Self::Spawning,

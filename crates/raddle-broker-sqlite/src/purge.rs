@@ -181,7 +181,7 @@ pub(super) fn remove(tx: &mut Tx<'_>, directory: &Path, tid: Tid) -> rusqlite::R
     };
     output::remove(directory, tid, attempts);
     if let Some(partition_id) = forget_spec(tx.db(), tid)? {
-        tx.count(partition_id, Counter::of(state), -1);
+        tx.count(partition_id, Counter::for_state(state), -1);
         tx.count(partition_id, Counter::Dead, -i64::from(is_dead));
     }
     for sql in [

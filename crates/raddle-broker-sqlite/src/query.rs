@@ -12,14 +12,14 @@ use async_trait::async_trait;
 use raddle_model::{
     AttemptReport, ControlMessage, ExitStatus, ResourceUsage, TaskSpec, TaskView, Tid,
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 
 use super::{
     Sqlite, chain, claim, clock, complete, control, health,
     notify::Topic,
     output::{self, WritePosition},
     queue_pause, reclaim, submit, submit_and_claim,
-    tx::{TxError, WaitingLocation, counters, find_active, find_waiting, state_at, tid_at},
+    tx::{TxError, WaitingLocation, counters, find_active, find_waiting, state_at},
     writer::{Durability, Writer},
 };
 use raddle_broker::{

@@ -170,7 +170,7 @@ impl Rollups for Sqlite {
         name: Option<String>,
     ) -> Result<Vec<OutcomeRollup>> {
         if !self.shared.is_read_only {
-            // What this process has counted is seen by itself at once.
+            // A process sees at once its own counts.
             self.write(Durability::Process, |tx| {
                 tx.rollups.make_due();
                 Ok(())

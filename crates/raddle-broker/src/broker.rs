@@ -249,7 +249,7 @@ trait Operations {
     async fn advance_operation(&self, id: Tid, max: u32) -> Result<OperationView>
         as AdvanceOperation;
 
-    /// Cancels an operation. What it has done stays.
+    /// Cancels an operation. Its changes stay.
     async fn cancel_operation(&self, id: Tid) -> Result<OperationView> as CancelOperation;
 }
 }

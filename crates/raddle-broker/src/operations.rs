@@ -18,7 +18,7 @@ pub const MAX_SELECTED: usize = 1000;
 /// The longest reason or name of a requester, in bytes.
 const MAX_NOTE_BYTES: usize = 1024;
 
-/// What an operation does to each task.
+/// The action of an operation on each task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -62,7 +62,7 @@ pub struct NewOperation {
     pub expected: Option<u64>,
     /// Why, for its records.
     pub reason: String,
-    /// Who has requested it, for its records.
+    /// The name of the requester, for its records.
     pub by: String,
 }
 
@@ -74,7 +74,7 @@ pub enum OperationState {
     Running,
     /// All tasks were looked at.
     Completed,
-    /// It was cancelled. What it has done stays.
+    /// It was cancelled. Its changes stay.
     Cancelled,
 }
 
@@ -83,7 +83,7 @@ pub enum OperationState {
 pub struct OperationView {
     /// Its id, from the same sequence as task ids.
     pub id: Tid,
-    /// What was requested.
+    /// The request.
     #[serde(flatten)]
     pub request: NewOperation,
     /// Whether it goes on.
@@ -106,7 +106,7 @@ pub struct OperationView {
     pub updated_at: Timestamp,
 }
 
-/// What became of one task of an operation.
+/// The outcome for one task of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationStep {
     /// The action was applied.
