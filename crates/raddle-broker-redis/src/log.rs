@@ -9,7 +9,8 @@ use raddle_model::{TaskEvent, TaskEventKind, Tid};
 use super::{
     Redis,
     connection::ServerConnection,
-    record::{EventIndex, FinishedRecord, Record},
+    event_index::EventIndex,
+    record::{FinishedRecord, Record},
     schema::{Topic, from_stream_id, stream_id},
     value::{Entries, at_nanos},
 };

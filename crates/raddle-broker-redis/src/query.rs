@@ -4,8 +4,6 @@ mod find;
 mod summary;
 mod waiting;
 
-pub(super) use find::has_wanted_state;
-
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,20 +13,20 @@ use super::{
     Redis,
     change::Snapshot,
     complete,
-    connection::Certainty,
     log::{born, known},
     reclaim,
     record::TaskLocation,
     schema::{Topic, stream_id},
-    script,
-    value::{Entries, arg, at_micros, at_nanos},
+    value::{Entries, at_micros, at_nanos},
 };
 use raddle_broker::{
     AttemptStarted, AttemptUpdate, AttemptUpdateKind, ChainRequest, ClaimRequest, Completion,
     CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error, LeasedTask, NewTask,
     Queries, Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted, Summary,
-    SummaryDetail, TaskFilter, TaskPage, Tasks, WaitingRequest, engine::check_queue,
+    SummaryDetail, TaskFilter, TaskPage, Tasks, WaitingRequest,
 };
+
+pub(super) use find::has_wanted_state;
 
 /// The number of candidate ids checked at once for a short id.
 const COMPLETED_AT_ONCE: usize = 5000;
@@ -114,11 +112,7 @@ impl Tasks for Redis {
     }
 
     async fn set_queue_paused(&self, queue: String, paused: bool) -> Result<bool> {
-        let queue = check_queue(queue)?;
-        let args = vec![arg(queue), arg(if paused { "paused" } else { "" })];
-        self.link()
-            .change(&script::PAUSE_QUEUE, args, Certainty::Durable)
-            .await
+        self.set_paused(queue, paused).await
     }
 
     async fn summarize(&self, detail: SummaryDetail) -> Result<Summary> {

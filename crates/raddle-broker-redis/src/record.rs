@@ -4,7 +4,7 @@ use std::fmt;
 
 use raddle_model::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, TaskState, Tid};
 
-use super::schema::{Partition, from_stream_id, stream_id};
+use super::{event_index::EventIndex, name::name_of, schema::Partition};
 use raddle_broker::{Error, Result};
 
 /// The largest integer that Lua scripts represent exactly (numbers are doubles).
@@ -50,7 +50,7 @@ pub(super) struct Record {
     /// Since when the task is ready, in microseconds since the epoch; `None` for its creation.
     pub(super) since: Option<i64>,
     pub(super) events: EventIndex,
-    /// The display name as it is stored: see [`name_of`].
+    /// The display name as it is stored: see [`name_of`](super::name::name_of).
     pub(super) name: String,
     /// The unique key that the task holds, or empty.
     pub(super) key: String,
@@ -79,17 +79,6 @@ pub(super) struct FinishedRecord {
     pub(super) report: String,
 }
 
-/// The entries of the log that have events of a task, in order. A list that was too long has lost
-/// its oldest entries.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct EventIndex {
-    pub(super) is_cut: bool,
-    pub(super) entries: Vec<u64>,
-}
-
-/// The most bytes of a stored name: room for every valid one.
-const MAX_NAME: usize = 400;
-
 /// Serialises a spec with its header.
 pub(super) fn stored(
     spec: &TaskSpec,
@@ -117,44 +106,6 @@ pub(super) fn millis(span: std::time::Duration) -> u64 {
     u64::try_from(span.as_millis())
         .unwrap_or(u64::MAX)
         .min(EXACT / 2)
-}
-
-/// A display name as it is stored: without blanks, not empty and not long. Outcomes are counted
-/// under it.
-pub(super) fn name_of(spec: &TaskSpec) -> String {
-    encode_name(spec.display_name())
-}
-
-/// See [`name_of`].
-pub(super) fn encode_name(name: &str) -> String {
-    let mut stored = String::with_capacity(name.len());
-    for c in name.chars() {
-        if stored.len() >= MAX_NAME {
-            break;
-        }
-        match c {
-            '%' | '\0'..=' ' | '\x7f' => stored.push_str(&format!("%{:02x}", c as u32)),
-            c => stored.push(c),
-        }
-    }
-    if stored.is_empty() {
-        stored.push_str("%20");
-    }
-    stored
-}
-
-/// The name that was stored as this.
-pub(super) fn decode_name(stored: &str) -> String {
-    let mut parts = stored.split('%');
-    let mut name = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let code = part
-            .get(..2)
-            .and_then(|code| u8::from_str_radix(code, 16).ok());
-        name.push(code.map_or(char::REPLACEMENT_CHARACTER, char::from));
-        name.push_str(part.get(2..).unwrap_or_default());
-    }
-    name
 }
 
 /// A unique key as it is stored: on one line.
@@ -214,37 +165,6 @@ impl StoredSpec<'_> {
             name: self.name.into(),
             key: self.key.into(),
         }
-    }
-}
-
-impl EventIndex {
-    fn parse(text: &str) -> Option<Self> {
-        let (is_cut, list) = match text.strip_prefix('+') {
-            Some(list) => (true, list),
-            None => (false, text),
-        };
-        let entries = match list {
-            "-" => Vec::new(),
-            list => list.split(',').map(from_stream_id).collect::<Option<_>>()?,
-        };
-        Some(Self { is_cut, entries })
-    }
-}
-
-impl fmt::Display for EventIndex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.entries.is_empty() {
-            return f.write_str("-");
-        }
-        for (i, entry) in self.entries.iter().enumerate() {
-            let before = match (i, self.is_cut) {
-                (0, true) => "+",
-                (0, false) => "",
-                _ => ",",
-            };
-            write!(f, "{before}{}", stream_id(*entry))?;
-        }
-        Ok(())
     }
 }
 
@@ -497,17 +417,6 @@ mod tests {
             Some(ControlCommand::Kill)
         );
         assert!(Record::parse(tid(), "r 1 2").is_err());
-    }
-
-    #[test]
-    fn a_name_is_stored_as_one_word() {
-        for name in ["frame 12", "100% sure", "%20", "ä b", "a\tb"] {
-            let stored = encode_name(name);
-            assert!(!stored.contains(' ') && !stored.is_empty(), "{stored}");
-            assert_eq!(decode_name(&stored), name);
-        }
-        assert_eq!(encode_name(""), "%20");
-        assert!(encode_name(&"ä".repeat(500)).len() < 2 * MAX_NAME);
     }
 
     #[test]

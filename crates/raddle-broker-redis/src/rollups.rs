@@ -9,7 +9,7 @@ use raddle_model::TaskState;
 
 use super::{
     Redis,
-    record::{decode_name, encode_name},
+    name::{decode_name, encode_name},
     value::{Time, micros},
 };
 use raddle_broker::{

@@ -1,6 +1,6 @@
 //! The Lua scripts. Every operation that changes more than one key is one of them, and so atomic.
 //!
-//! A script is the names of the keys and the paragraphs of `common.lua` that it uses, files that it
+//! A script is the names of the keys and the paragraphs of shared code that it uses, files that it
 //! shares with others, and its own file.
 
 use std::{collections::HashSet, sync::LazyLock};
@@ -56,14 +56,25 @@ scripts! {
     TRANSFER = "transfer.lua";
 }
 
+/// Code that scripts share, in this order.
+const SHARED: [&str; 4] = [
+    include_str!("lua/common.lua"),
+    include_str!("lua/records.lua"),
+    include_str!("lua/workers.lua"),
+    include_str!("lua/tasks.lua"),
+];
+
 /// The code of a script: of the fixed keys, whose names are in capitals, and of the paragraphs of
-/// `common.lua` those that it uses, directly or by others, and those that define nothing. Defining
+/// `SHARED` those that it uses, directly or by others, and those that define nothing. Defining
 /// all would cost more than most scripts do.
 fn assemble(own: &str) -> String {
     let keys = FIXED
         .iter()
         .map(|(name, _)| format!("local {} = ARGV[1] .. '{name}'", name.to_uppercase()));
-    let shared = paragraphs(include_str!("lua/common.lua")).map(str::to_owned);
+    let shared = SHARED
+        .iter()
+        .flat_map(|file| paragraphs(file.trim_end()))
+        .map(str::to_owned);
     let shared: Vec<String> = keys.chain(shared).collect();
     let mut used = words_of(own);
     let mut is_used = vec![false; shared.len()];

@@ -7,8 +7,9 @@ use raddle_model::{Target, TaskSpec, Tid, time::unix_nanos, worker::WorkerInfo};
 use super::{
     Redis,
     connection::Certainty,
+    name::name_of,
     reclaim::reclaim,
-    record::{key_of, millis, name_of, stored},
+    record::{key_of, millis, stored},
     schema::Partition,
     script,
     value::arg,
@@ -191,7 +192,7 @@ fn span_micros(span: Duration) -> u64 {
         .min(FARTHEST_MICROS)
 }
 
-/// A task as `submit` in `lua/common.lua` expects it: partition, spec and name, and the rest if
+/// A task as `submit` in `lua/tasks.lua` expects it: partition, spec and name, and the rest if
 /// there is any.
 fn pack_one(task: &NewTask) -> Result<Vec<String>> {
     let NewTask { spec, parent } = task;
