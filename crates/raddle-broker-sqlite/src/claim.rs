@@ -11,7 +11,7 @@ use super::{
     queue_pause::paused_queues,
     reclaim::report,
     registry::worker_row_at,
-    rollup,
+    rollups,
     submit::refresh_parts,
     tx::{Partition, Tx, TxError, WaitingLocation, counters, find_active, tid_at},
 };
@@ -218,7 +218,7 @@ fn take(
             match parse_spec(*tid, spec) {
                 Ok(spec) if spec.has_expired(*tid, *counters, tx.now) => expire(tx, *tid)?,
                 Ok(spec) => {
-                    rollup::count_claim(tx, *tid, &spec, counters.attempt == 0);
+                    rollups::count_claim(tx, *tid, &spec, counters.attempt == 0);
                     claims.push(LeasedTask {
                         attempt_id,
                         spec,

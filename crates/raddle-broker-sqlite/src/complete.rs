@@ -19,7 +19,7 @@ use super::{
     clock, control,
     counts::{Counter, SERVICES},
     purge,
-    rollup::count_end,
+    rollups::count_end,
     tx::{ACTIVE_COLUMNS, ActiveTask, Tx, TxError, WaitingTask, active_at, find_attempt},
 };
 use raddle_broker::{

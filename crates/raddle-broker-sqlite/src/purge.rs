@@ -17,7 +17,7 @@ use super::{
     Sqlite,
     claim::parse_spec,
     counts::Counter,
-    operation, output, rollup,
+    operations, output, rollups,
     submit::leave_batch,
     tx::{Tx, TxError, state_at, tid_at},
     writer::Durability,
@@ -119,8 +119,8 @@ fn purge(tx: &mut Tx<'_>, directory: &Path) -> Result<(u64, bool), TxError> {
 
 /// Deletes old statistics, records of operations, and entries of the audit trail.
 fn purge_others(tx: &Tx<'_>) -> rusqlite::Result<()> {
-    rollup::purge(tx)?;
-    operation::purge(tx)?;
+    rollups::purge(tx)?;
+    operations::purge(tx)?;
     tx.db()
         .prepare_cached(
             "DELETE FROM messages WHERE queue = ?1 AND id <= (SELECT id FROM messages WHERE queue = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",

@@ -14,7 +14,7 @@ use super::{
     counts::{CountChanges, Counter},
     lease::LeaseTable,
     notify::{Topic, Topics},
-    rollup::{self, ClaimedNames, RollupBuffer},
+    rollups::{self, ClaimedNames, RollupBuffer},
 };
 use raddle_broker::{
     AttemptId, Error,
@@ -171,7 +171,7 @@ impl<'c> Tx<'c> {
         let has_counts = !self.outcomes.is_empty() || !self.rollups.is_empty();
         if has_counts && let Some(mut due) = self.rollups.take_if_due() {
             due.merge(std::mem::take(&mut self.outcomes));
-            rollup::store(self.db(), &mut due)?;
+            rollups::store(self.db(), &mut due)?;
         }
         if self.clock.last() != self.first_id {
             let set = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";

@@ -19,7 +19,7 @@ use super::{
     HandleState, LOCK_TIMEOUT,
     notify::Topics,
     open::{self, DatabaseLocation},
-    rollup::{FLUSH_AFTER, RollupBuffer},
+    rollups::{FLUSH_AFTER, RollupBuffer},
     tx::{Tx, TxCache, TxError},
 };
 use raddle_broker::{Error, Result};

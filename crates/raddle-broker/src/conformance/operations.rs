@@ -175,8 +175,9 @@ pub async fn waiting_tasks_are_moved(store: &dyn Fixture) -> Result<()> {
     let action = OperationAction::Move {
         queue: "mail".into(),
     };
-    let request = on_query(broker, action, "queue:default").await?;
-    let id = broker.start_operation(request).await?;
+    let id = broker
+        .start_operation(on_query(broker, action, "queue:default").await?)
+        .await?;
     let moved = finish(broker, id, 2).await?;
     assert_eq!((moved.done, moved.refused, moved.changed), (3, 1, 0));
     let queues = broker.summary().await?.queues;

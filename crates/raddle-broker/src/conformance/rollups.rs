@@ -108,7 +108,10 @@ pub async fn purge_trims_the_audit_trail(store: &dyn Fixture) -> Result<()> {
         broker.put(free(AUDIT), bodies).await?;
     }
     broker.purge().await?;
-    assert_eq!(queue_sizes(broker).await?[&free(AUDIT)], AUDIT_KEPT.into());
+    assert_eq!(
+        queue_sizes(broker).await?[&free(AUDIT)],
+        u64::from(AUDIT_KEPT)
+    );
     assert_eq!(bodies(broker, &free(AUDIT)).await?[0], "5");
     Ok(())
 }

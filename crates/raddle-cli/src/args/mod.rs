@@ -12,6 +12,7 @@ mod host;
 mod log;
 mod manager;
 mod metrics;
+mod operation;
 #[cfg(feature = "pool")]
 mod pool;
 mod queue;
@@ -37,8 +38,8 @@ use raddle_model::HumanDuration;
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
 pub(crate) use {
-    batch::*, group::*, host::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*,
-    spawner::*, spec::*, submit::*, task::*, worker::*,
+    batch::*, group::*, host::*, log::*, manager::*, metrics::*, operation::*, queue::*,
+    schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, worker::*,
 };
 #[cfg(feature = "pool")]
 pub(crate) use {credentials::*, discovery::*, pool::*, serve::*};
@@ -138,6 +139,9 @@ pub(crate) enum Command {
     /// Read and write queues
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// Follow, go on with and cancel actions on many tasks
+    #[command(subcommand)]
+    Operation(OperationCommand),
     /// Start, list and stop workers
     #[command(subcommand)]
     Worker(WorkerCommand),
