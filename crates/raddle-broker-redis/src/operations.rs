@@ -63,7 +63,7 @@ enum TaskStep {
     Delete { tid: String, done: String },
 }
 
-/// What one script is to apply.
+/// The steps of one script.
 #[derive(Default)]
 struct Portion {
     steps: Vec<TaskStep>,
