@@ -115,7 +115,7 @@ impl TaskFilter {
     /// The same filter, with what the query requires in the fields that engines have indexes for,
     /// and its relative times fixed. `None` if no task can match.
     pub fn resolve(mut self, now: Timestamp) -> Option<Self> {
-        self.query = self.query.at(now);
+        self.query = self.query.fix_times(now);
         let possible = self.query.states();
         if possible.len() < TaskState::ALL.len() {
             let wanted = |state: &TaskState| self.states.is_empty() || self.states.contains(state);

@@ -160,7 +160,9 @@ impl OperationView {
                 tids.dedup();
                 OperationSelection::Tasks(tids)
             }
-            OperationSelection::Query(query) => OperationSelection::Query(query.at(started_at)),
+            OperationSelection::Query(query) => {
+                OperationSelection::Query(query.fix_times(started_at))
+            }
         };
         Self {
             id,

@@ -204,7 +204,7 @@ pub async fn waiting_tasks_are_moved(store: &dyn Fixture) -> Result<()> {
     Ok(())
 }
 
-/// What is done stays done.
+/// Its changes stay.
 pub async fn a_cancelled_operation_stops_where_it_is(store: &dyn Fixture) -> Result<()> {
     let broker = store.broker();
     dead_letters(broker, 6).await?;
