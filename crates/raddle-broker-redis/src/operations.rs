@@ -63,7 +63,7 @@ enum TaskStep {
     Delete { tid: String, done: String },
 }
 
-/// The work of one script.
+/// The steps of one script.
 #[derive(Default)]
 struct Portion {
     steps: Vec<TaskStep>,

@@ -1,4 +1,4 @@
--- Functions that scripts share. A script gets the paragraphs that it uses, directly or by others, and those
+-- Shared code. A script gets the paragraphs that it uses, directly or by others, and those
 -- that define nothing: making a function costs as much as a command. ARGV[1] is the prefix of all
 -- keys and channels, which share one hash tag; ARGV[2] the field for the stored reply, or '';
 -- ARGV[3] the number of the call. The fixed keys are defined in capitals.
@@ -96,7 +96,7 @@ local function call_many(name, key, args)
   return all, sum
 end
 
--- Notifications and counters are collected, and written once at the end of `answer`.
+-- The functions that `answer` calls: notifications and counters are collected, and written once.
 local at_end = {}
 
 local topics = {}

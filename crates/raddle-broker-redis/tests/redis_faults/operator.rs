@@ -1,4 +1,4 @@
-//! Questions of operators, where the answer depends on how this engine stores things.
+//! Questions of operators whose answers depend on how this engine stores tasks.
 
 use std::time::Duration;
 
