@@ -7,6 +7,7 @@ mod cert;
 mod credentials;
 #[cfg(feature = "pool")]
 mod discovery;
+mod failures;
 mod group;
 mod host;
 mod log;
@@ -24,6 +25,7 @@ mod spawner;
 mod spec;
 mod submit;
 mod task;
+mod web;
 mod worker;
 
 use std::ffi::{OsStr, OsString};
@@ -38,8 +40,8 @@ use raddle_model::HumanDuration;
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
 pub(crate) use {
-    batch::*, group::*, host::*, log::*, manager::*, metrics::*, operation::*, queue::*,
-    schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, worker::*,
+    batch::*, failures::*, group::*, host::*, log::*, manager::*, metrics::*, operation::*,
+    queue::*, schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, web::*, worker::*,
 };
 #[cfg(feature = "pool")]
 pub(crate) use {credentials::*, discovery::*, pool::*, serve::*};
@@ -133,6 +135,8 @@ pub(crate) enum Command {
     /// List and control tasks
     #[command(subcommand)]
     Task(TaskCommand),
+    /// List failed tasks by cause, and submit them again
+    Failures(FailuresArgs),
     /// Count, wait for, retry and stop tasks that were submitted together
     #[command(subcommand)]
     Batch(BatchCommand),
@@ -170,6 +174,8 @@ pub(crate) enum Command {
     #[cfg(feature = "tls")]
     #[command(subcommand)]
     Cert(CertCommand),
+    /// Serve the operator's interface: pages for a browser, and an API for programs
+    Web(Box<WebArgs>),
     /// Show metrics
     #[command(subcommand)]
     Metrics(MetricsCommand),
@@ -194,12 +200,41 @@ lease of 3 s has expired; on SQLite usually as soon as its processes have exited
     /// container image
     #[command(hide = true)]
     Container,
+    /// Hold brokers and pools for a program in another language: the `raddle` package of Python
+    /// starts it
+    #[command(hide = true)]
+    Companion {
+        /// The socket of the program, an inherited descriptor
+        #[arg(long, value_name = "N", required_unless_present = "listen")]
+        fd: Option<i32>,
+        /// Serve any program of this user at this socket instead
+        #[arg(long, value_name = "PATH", conflicts_with = "fd", value_parser = absolute())]
+        listen: Option<std::path::PathBuf>,
+    },
+    /// Check Python apps
+    #[command(subcommand)]
+    Python(PythonCommand),
     /// Print a completion script for a shell
     #[command(after_help = "Example:
   raddle completions bash > ~/.local/share/bash-completion/completions/raddle")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+}
+
+/// Checks Python apps.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PythonCommand {
+    /// Import an app, and check its names, its types and the threads that its imports start
+    #[command(after_help = "Example:
+  raddle python check shop.tasks:app
+
+Exits with 1 if there is something to fix. Use it in continuous integration.")]
+    Check {
+        /// The app, as MODULE:APP or MODULE:MANAGER
+        #[arg(value_name = "APP")]
+        app: String,
     },
 }
 
