@@ -80,12 +80,15 @@ for i = 1, #order do
   local owner = order[i]
   local _, _, began_entry = event(RUNNING, owner, began[owner])
   local _, _, ended_entry = event(COMPLETED, owner, ended[owner])
-  entries[owner] = { s = began_entry and began_entry .. ',' .. ended_entry, x = ended_entry }
+  entries[owner] = { s = began_entry and ',' .. began_entry .. ',' .. ended_entry, x = ',' .. ended_entry }
 end
 for i = 1, k do
   local f, tid = completed[i], gone[i]
-  local events = add_events(take_logged(tid, f[8]), entries[f[5]][f[1]])
-  done[2 * i - 1], done[2 * i] = tid, COMPLETED .. ' 0 ' .. f[5] .. ' ' .. f[2] .. ' ' .. f[3] .. ' ' .. finished_at .. ' 0 ' .. events .. '\n' .. ARGV[arguments[i] + 3]
+  local events, added = logged[tid] and take_logged(tid, f[8]) or f[8], entries[f[5]][f[1]]
+  if #events > KEPT_EVENTS then
+    events, added = add_events(events, string.sub(added, 2)), ''
+  end
+  done[2 * i - 1], done[2 * i] = tid, COMPLETED .. ' 0 ' .. f[5] .. ' ' .. f[2] .. ' ' .. f[3] .. ' ' .. finished_at .. ' 0 ' .. events .. added .. '\n' .. ARGV[arguments[i] + 3]
 end
 call_many('HSET', FINISHED, done)
 call_many('HSET', OUTPUT, kept)
