@@ -44,8 +44,9 @@ scripts! {
     READ = "read.lua";
     REFUSE_STALE = "refuse_stale.lua";
     REGISTER = "register.lua";
+    REGISTER_ATTEMPT = "register_attempt.lua";
     REGISTER_EPHEMERAL = "register_ephemeral.lua";
-    REMOVE_EPHEMERAL = "remove_ephemeral.lua";
+    REMOVE_WORKER = "remove_worker.lua";
     RENEW_LEASE = "renew_lease.lua";
     SCAN_TASKS = "scan_tasks.lua";
     START_OPERATION = "start_operation.lua" doubles "has started an operation";
