@@ -153,9 +153,7 @@ for n = 1, #attempts do
     f[1], f[2], f[6], f[7], f[8], f[9], f[10], f[13] = 's', reply[4 * n - 1], owner, claimed_at, '-', 0, '-', add_events(f[13], entry)
     changed[2 * n] = record(f)
   else
-    local _
-    partition, _, _, name = head(spec)
-    changed[2 * n] = initial_record(spec, owner, entry)
+    changed[2 * n], partition, name = initial_record(spec, owner, entry)
   end
   count('s', partition, 1)
   if reply[4 * n - 1] == '1' then count_outcome(name, bucket(now_us - (since or submitted_at(tid)))) end

@@ -154,12 +154,17 @@ at_end[#at_end + 1] = function()
     end
   end
 end
-local function count(status, partition, by)
+local function counts_of(status)
   local of = counts[status]
   if not of then
     of = {}
     counts[status] = of
   end
+  return of
+end
+
+local function count(status, partition, by)
+  local of = counts_of(status)
   of[partition] = (of[partition] or 0) + by
 end
 
@@ -186,12 +191,17 @@ at_end[#at_end + 1] = function()
     end
   end
 end
-local function count_outcome(name, what)
+local function outcomes_of(name)
   local of = outcomes[name]
   if not of then
     of = {}
     outcomes[name] = of
   end
+  return of
+end
+
+local function count_outcome(name, what)
+  local of = outcomes_of(name)
   of[what] = (of[what] or 0) + 1
 end
 

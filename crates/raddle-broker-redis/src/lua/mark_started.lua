@@ -8,6 +8,7 @@ for i = 1, n do
 end
 local records = call_many('HMGET', RECORDS, tids)
 local changed, began, order, seen, started, started_tids, entries, _ = {}, {}, {}, {}, {}, {}, {}, nil
+local left, reached = counts_of('s'), counts_of('x')
 for i = 1, n do
   local a = FIRST + (i - 1) * 4
   local tid = ARGV[a]
@@ -22,8 +23,7 @@ for i = 1, n do
     table.insert(began[f[6]], tid .. ':' .. f[2])
     started[#started + 1] = f
     started_tids[#started] = tid
-    count('s', f[5], -1)
-    count('x', f[5], 1)
+    left[f[5]], reached[f[5]] = (left[f[5]] or 0) - 1, (reached[f[5]] or 0) + 1
   end
 end
 for i = 1, #order do

@@ -59,10 +59,11 @@ local function head(spec)
   return string.match(spec, '^(%S+) (%S+) (%S+) (%S+) ([^\n]*)\n')
 end
 
--- The record of a task's first claim, whose event is in this entry of the log.
+-- The record of a task's first claim, whose event is in this entry of the log; and the task's
+-- partition and name.
 local function initial_record(spec, owner, entry)
   local partition, ttl, _, name, key = head(spec)
-  return 's 1 0 0 ' .. partition .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' - ' .. entry .. ' ' .. name .. ' ' .. key
+  return 's 1 0 0 ' .. partition .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' - ' .. entry .. ' ' .. name .. ' ' .. key, partition, name
 end
 
 -- Adds entries of the log to the stored record of a task.

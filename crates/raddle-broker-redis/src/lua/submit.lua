@@ -13,7 +13,7 @@ if mode == 'ephemeral' and is_new then
   worker = register_ephemeral(ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]))
   if due_now then
     local s, c, entry = event(SPAWNING, worker, { due_now .. ':1' })
-    call('HSET', RECORDS, due_now, initial_record(tasks[1][2], worker, entry))
+    call('HSET', RECORDS, due_now, (initial_record(tasks[1][2], worker, entry)))
     call('ZADD', OWNED, '0', worker .. ':' .. due_now)
     count('s', tasks[1][1], 1)
     count_outcome(tasks[1][3], 0)
