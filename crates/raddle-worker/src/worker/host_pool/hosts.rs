@@ -98,11 +98,7 @@ impl PoolCore {
 
     /// Returns attempts to the queue that no host can be started for.
     fn give_up_waiting(&mut self) {
-        let is_hopeful = self
-            .hosts
-            .values()
-            .any(|host| matches!(host.phase, Phase::Ready));
-        if self.start_failures == 0 || is_hopeful {
+        if self.start_failure().is_none() {
             return;
         }
         let waiting: Vec<usize> = [&mut self.waiting, &mut self.alone, &mut self.fresh]
