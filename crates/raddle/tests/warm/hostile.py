@@ -1,10 +1,11 @@
 """A host that misbehaves: each routine in its own way, and each MODE from the start."""
-import asyncio, os, struct, subprocess, sys, time
+import asyncio, faulthandler, os, signal, struct, subprocess, sys, time
 
 sys.path.insert(0, os.environ["HOST_LIBRARY"])
 import raddle_host as raddle
 
 mode = sys.argv[1] if len(sys.argv) > 1 else "good"
+faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
 def raw(data):
@@ -88,6 +89,18 @@ async def deaf():
 async def jam(seconds):
     time.sleep(seconds)
     return os.getpid()
+
+
+@raddle.routine
+async def speak(words):
+    print(words, flush=True)
+    await asyncio.sleep(0.2)
+
+
+@raddle.routine
+async def crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+    await asyncio.sleep(3600)
 
 
 @raddle.routine
