@@ -238,7 +238,8 @@ fn one_poison_among_ten_thousand_is_the_only_dead_letter() {
 fn a_killed_runner_of_a_host_costs_no_task() {
     let mut world = World::new(&["--hosts", "1"]);
     let hosts = world.wait_for_hosts(1);
-    world.submit("nap", 20, &["1500"]);
+    // Long enough to be seen at once on a busy machine.
+    world.submit("nap", 20, &["8000"]);
     world.wait_until_running(20);
     signal(parent(hosts[0]), "KILL");
     let tasks = world.wait();
@@ -253,7 +254,6 @@ fn a_host_above_its_memory_limit_is_killed() {
     let mut world = World::new(&["--hosts", "1", "--host-memory", "200"]);
     let before = world.wait_for_hosts(1);
     world.submit("nap", 10, &["1500"]);
-    world.wait_until_running(10);
     world.submit("leak", 1, &["400"]);
     let tasks = world.wait();
     let naps = by_routine(&tasks, "nap");

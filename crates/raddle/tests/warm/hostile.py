@@ -98,7 +98,7 @@ async def speak(words):
 
 
 @raddle.routine
-async def crash():
+async def segfault():
     os.kill(os.getpid(), signal.SIGSEGV)
     await asyncio.sleep(3600)
 

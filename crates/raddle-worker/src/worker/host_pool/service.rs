@@ -289,7 +289,11 @@ impl PoolService {
         }
         let (text, name) = (String::from_utf8_lossy(&bytes), &self.host.options.name);
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            tracing::info!(host = %name, number = host, "{line}");
+            // Errors, and the stack that a blocked host prints, must be seen without -v.
+            match stream {
+                OutputChannel::Stderr => tracing::warn!(host = %name, number = host, "{line}"),
+                _ => tracing::info!(host = %name, number = host, "{line}"),
+            }
         }
     }
 
