@@ -24,6 +24,9 @@ if mode == "version":
     body = b'{"hello":{"protocol":2,"routines":{"good":{}}}}'
     raw(struct.pack("<I", len(body)) + body)
     time.sleep(3600)
+if mode == "killed-once" and not os.path.exists("killed"):
+    open("killed", "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
 if mode == "fail":
     sys.exit("no database here")
 

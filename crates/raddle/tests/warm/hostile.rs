@@ -337,3 +337,12 @@ fn a_routine_that_no_host_has_is_explained() {
     assert!(reason.contains("missing"), "{reason}");
     world.stop();
 }
+
+#[test]
+fn a_host_that_something_else_kills_at_first_is_started_again() {
+    let mut world = world_of("killed-once", &["--hosts", "1"]);
+    let good = world.run("good", &[]);
+    assert_eq!(good["state"], "completed", "{good}\n{}", world.log());
+    assert!(world.path("killed").exists());
+    world.stop();
+}

@@ -21,7 +21,7 @@ use crate::host::HostProgram;
 const BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(250), Duration::from_secs(30));
 /// The signal of a kill from outside, and of the kernel when memory runs out.
-const SIGKILL: i32 = 9;
+pub(super) const SIGKILL: i32 = 9;
 
 impl PoolCore {
     /// Starts hosts that are missing, and stops those that are not needed any more.
