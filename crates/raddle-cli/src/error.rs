@@ -6,6 +6,8 @@ pub(crate) use raddle_view::exit_code::{
     INTERRUPTED, KILLED, RADDLE, TASK_FAILED, TIMED_OUT, USAGE,
 };
 
+use raddle_client::text::split_hint;
+
 use crate::output;
 
 /// The result of a command: its exit code, or an error.
@@ -89,24 +91,6 @@ pub(crate) fn print_json(message: &str, code: u8) {
     output::eprint_json(&serde_json::json!({ "error": error, "hint": hint, "exit_code": code }));
 }
 
-/// Splits a message into the error and the hint: the part that names a command or a flag.
-fn split_hint(message: &str) -> (&str, Option<&str>) {
-    let named = ["'raddle ", "--"]
-        .iter()
-        .flat_map(|mark| message.match_indices(mark))
-        .map(|(at, _)| at);
-    let begins = named.filter_map(|at| {
-        let ends = [": ", "; ", ". "]
-            .iter()
-            .filter_map(|end| message[..at].rfind(end).map(|end| (end, end + 2)));
-        ends.max()
-    });
-    match begins.min() {
-        Some((end, begin)) => (&message[..end], Some(&message[begin..])),
-        None => (message, None),
-    }
-}
-
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -133,35 +117,6 @@ impl From<raddle_view::Error> for Failure {
         match error {
             raddle_view::Error::Broker(error) => error.into(),
             error => Self::Usage(error.to_string()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hint_is_the_part_that_names_a_command_or_a_flag() {
-        for (message, expected) in [
-            (
-                "task 1 is created: wait for it with --wait",
-                ("task 1 is created", Some("wait for it with --wait")),
-            ),
-            (
-                "no broker at sqlite:/x: it does not exist. Check --queue-url; 'raddle submit' creates it",
-                (
-                    "no broker at sqlite:/x: it does not exist",
-                    Some("Check --queue-url; 'raddle submit' creates it"),
-                ),
-            ),
-            (
-                "cannot read x: no such file",
-                ("cannot read x: no such file", None),
-            ),
-            ("--jobs is for many", ("--jobs is for many", None)),
-        ] {
-            assert_eq!(split_hint(message), expected);
         }
     }
 }
