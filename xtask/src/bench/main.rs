@@ -12,6 +12,7 @@ mod hang;
 mod idle;
 mod oneshot;
 mod project_dir;
+mod python;
 mod queue;
 mod redis;
 mod root_manager;
@@ -30,20 +31,20 @@ use stats::Requirement;
 struct Plan {
     rounds: usize,
     quick: bool,
-    /// Also measure Wool, which is downloaded.
+    /// Also measure rivals, which are downloaded.
     with_wool: bool,
     only: Vec<String>,
 }
 
 const HELP: &str = "\
-Usage: cargo xtask bench [--quick] [--with_wool] [--rounds N] [NAME…]
+Usage: cargo xtask bench [--quick] [--peers] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot warm sandbox docker calls schedule groups root_manager (all of them when none is given)
+Names: spawn enqueue finish run idle claim redis latency oneshot warm sandbox docker calls python schedule groups root_manager (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Requirement>;
 
-const BENCHES: [(&str, Bench); 16] = [
+const BENCHES: [(&str, Bench); 17] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
@@ -57,6 +58,7 @@ const BENCHES: [(&str, Bench); 16] = [
     ("sandbox", sandbox::bench),
     ("docker", oneshot::docker::bench),
     ("calls", calls::bench),
+    ("python", python::bench),
     ("schedule", schedule::bench),
     ("groups", groups::bench),
     ("prime", root_manager::bench),
