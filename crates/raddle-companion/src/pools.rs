@@ -179,7 +179,7 @@ fn build(options: PoolOptions, brokers: &Brokers) -> Result<PoolBuilder, Failure
     {
         None => builder,
         Some(name) => match &*name {
-            "round_robin" => builder.balancer(RoundRobin::default()),
+            "round_robin" => builder.balancer(RoundRobin),
             "least_loaded" => builder.balancer(LeastLoaded),
             "power_of_two" => builder.balancer(PowerOfTwo),
             "sticky" => builder.balancer(Sticky),

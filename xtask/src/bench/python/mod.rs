@@ -24,7 +24,8 @@ type Figures = BTreeMap<String, f64>;
 
 pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
     let project = ProjectDir::new();
-    let python = create_venv(project.path(), "venv", &["msgspec"]).expect("msgspec can be installed");
+    let python =
+        create_venv(project.path(), "venv", &["msgspec"]).expect("msgspec can be installed");
     fs::write(project.path().join("bench_routines.py"), ROUTINES).expect("a file");
     let amount = if plan.quick { 300 } else { 2000 };
     let runs: Vec<Figures> = (0..plan.rounds)
@@ -59,26 +60,38 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
         ),
     ];
     if plan.with_wool {
-        let rivals = [
-            ("wool", WOOL, 20.0, 100.0),
-            ("ray", RAY, 3.0, 20.0),
-        ];
+        let rivals = [("wool", WOOL, 20.0, 100.0), ("ray", RAY, 3.0, 20.0)];
         for (rival, script, least_one, least_many) in rivals {
             let calls = if plan.quick { 100 } else { 500 };
-            let found = create_venv(project.path(), rival, &[rival])
-                .and_then(|python| run(&project, &python, &format!("{rival}_calls.py"), script, calls));
+            let found = create_venv(project.path(), rival, &[rival]).and_then(|python| {
+                run(
+                    &project,
+                    &python,
+                    &format!("{rival}_calls.py"),
+                    script,
+                    calls,
+                )
+            });
             let Some(found) = found else {
                 println!("{rival} cannot be installed or does not run here: not compared");
                 continue;
             };
             println!("{rival}: {found:?}");
             requirements.push(Requirement::at_least(
-                if rival == "wool" { "python: calls one by one, of Wool" } else { "python: calls one by one, of a Ray actor" },
+                if rival == "wool" {
+                    "python: calls one by one, of Wool"
+                } else {
+                    "python: calls one by one, of a Ray actor"
+                },
                 one / found["sequential"],
                 least_one,
             ));
             requirements.push(Requirement::at_least(
-                if rival == "wool" { "python: calls 100 at a time, of Wool" } else { "python: calls 100 at a time, of a Ray actor" },
+                if rival == "wool" {
+                    "python: calls 100 at a time, of Wool"
+                } else {
+                    "python: calls 100 at a time, of a Ray actor"
+                },
                 many / found["concurrent"],
                 least_many,
             ));
@@ -88,7 +101,13 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
 }
 
 /// Runs a script, which prints figures as JSON.
-fn run(project: &ProjectDir, python: &Path, name: &str, script: &str, amount: u32) -> Option<Figures> {
+fn run(
+    project: &ProjectDir,
+    python: &Path,
+    name: &str,
+    script: &str,
+    amount: u32,
+) -> Option<Figures> {
     let path = project.path().join(name);
     fs::write(&path, script).expect("a file");
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/src");
@@ -116,6 +135,10 @@ fn create_venv(directory: &Path, name: &str, packages: &[&str]) -> Option<PathBu
     let succeeds = |command: &mut Command| command.output().is_ok_and(|done| done.status.success());
     let python = venv.join("bin/python");
     let is_made = succeeds(Command::new("python3").args(["-m", "venv"]).arg(&venv))
-        && succeeds(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages));
+        && succeeds(
+            Command::new(&python)
+                .args(["-m", "pip", "install", "--quiet"])
+                .args(packages),
+        );
     is_made.then_some(python)
 }
