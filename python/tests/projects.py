@@ -151,6 +151,23 @@ def wait_until(is_true: Callable[[], Any], what: str) -> None:
         time.sleep(0.05)
 
 
+def interpreter(version: str) -> str | None:
+    """An interpreter of a version: on the path, or of pyenv."""
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = sorted(roots.glob(f"{version}.*/bin/python"))
+    return str(found[-1]) if found else shutil.which(f"python{version}")
+
+
+def new_environment(python: str, directory: Path, *packages: str) -> None:
+    """A virtual environment with packages. The tool needs no package of Debian."""
+    create = [sys.executable, "-m", "virtualenv", "--quiet", "--no-download", "--python", python]
+    subprocess.run([*create, directory], check=True)
+    pip = [directory / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    subprocess.run([*pip, *packages], check=True)
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
     """An empty project."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from projects import PACKAGE, Project, binary
+from projects import PACKAGE, Project, binary, interpreter, new_environment
 
 ROOT = PACKAGE.parents[1]
 VERSIONS = ["3.10", "3.11", "3.12", "3.13"]
@@ -25,15 +23,6 @@ app = raddle.App("shop")
 def version() -> str:
     return platform.python_version()
 """
-
-
-def interpreter(version: str) -> str | None:
-    """An interpreter of a version: on the path, or of pyenv."""
-    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
-        return sys.executable
-    roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = sorted(roots.glob(f"{version}.*/bin/python"))
-    return str(found[-1]) if found else shutil.which(f"python{version}")
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +54,7 @@ def test_runs_tasks_in_a_new_environment(version: str, wheel: Path, environment:
     if python is None:
         pytest.skip(f"there is no Python {version} on this machine")
     directory = environment.directory / "venv"
-    # It makes environments for other versions, and needs no Debian package.
-    create = [sys.executable, "-m", "virtualenv", "--quiet", "--no-download", "--python", python]
-    subprocess.run([*create, directory], check=True)
-    pip = [directory / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
-    subprocess.run([*pip, wheel], check=True)
+    new_environment(python, directory, str(wheel))
     environment.program = str(directory / "bin/raddle")
     assert environment.raddle("run", "--", "echo", "hello") == "hello\n"
     (environment.directory / "shop.py").write_text(APP)

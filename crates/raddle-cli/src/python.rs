@@ -6,16 +6,25 @@ use std::{
     process::{Command, Stdio},
 };
 
+use crate::{
+    args::Global,
+    error::{Failure, Outcome},
+};
+
 /// The variable that names the interpreter if there is none beside the program.
 const PYTHON: &str = "RADDLE_PYTHON";
+/// The exit code if an import has killed the interpreter.
+const CHECK_FAILED: u8 = 1;
 
 /// The command of the host of an app, `MODULE:APP`.
-pub(crate) fn host_command(app: &str) -> Vec<String> {
+pub(crate) fn host_command(app: &str, reload: bool) -> Vec<String> {
     let interpreter = interpreter().to_string_lossy().into_owned();
     // Unbuffered: what an app prints is in the log when it has printed it.
     [&interpreter, "-u", "-m", "raddle.host", app]
+        .into_iter()
+        .chain(reload.then_some("--reload"))
         .map(str::to_owned)
-        .to_vec()
+        .collect()
 }
 
 /// The groups that an app declares, as the text of a `raddle.toml`.
@@ -30,6 +39,23 @@ pub(crate) fn groups(app: &str) -> Result<String, String> {
         return Err(String::from_utf8_lossy(&printed.stderr).trim().to_owned());
     }
     String::from_utf8(printed.stdout).map_err(|error| error.to_string())
+}
+
+/// Checks an app. The interpreter prints what it finds.
+pub(crate) fn check(global: &Global, app: &str) -> Outcome {
+    let interpreter = interpreter();
+    let ended = Command::new(&interpreter)
+        .args(["-m", "raddle.check", app])
+        .args(global.json.then_some("--json"))
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|error| {
+            let named = interpreter.display();
+            Failure::Usage(format!(
+                "{named} does not start: {error}; name a Python with {PYTHON}"
+            ))
+        })?;
+    Ok(ended.code().map_or(CHECK_FAILED, |code| code as u8))
 }
 
 /// The interpreter beside this program, which is how a virtual environment has both; otherwise the

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from ._options import RoutineSettings, TaskOptions, TaskSettings
@@ -71,6 +71,6 @@ def default_name(function: Callable[..., Any]) -> str:
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
         file = getattr(main, "__file__", None)
-        module = spec.name if spec is not None else Path(file).stem if file else module
+        module = spec.name if spec is not None else os.path.splitext(os.path.basename(file))[0] if file else module
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{module}:{name}".replace("<locals>.", "").replace("<lambda>", "lambda")

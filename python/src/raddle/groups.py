@@ -7,7 +7,6 @@ prints them as a `raddle.toml`.
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import sys
 import warnings
@@ -15,6 +14,8 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, Union
+
+import msgspec
 
 from ._context import current
 from ._errors import Again, Permanent
@@ -312,7 +313,7 @@ def _value(value: Any) -> str:
         return "{ " + ", ".join(f"{key} = {_value(one)}" for key, one in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_value(one) for one in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return msgspec.json.encode(value).decode()
 
 
 def main() -> None:

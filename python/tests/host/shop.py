@@ -228,3 +228,28 @@ async def whoami() -> list[object]:
 @app.routine
 async def begin() -> None:
     raddle.chain({"target": {"routine": "shop:add"}, "args": [40, 2]})
+
+
+@app.routine
+def not_yet() -> int:
+    if raddle.current().attempt < 3:
+        raise raddle.Again("not yet", after=0.05)
+    return raddle.current().attempt
+
+
+@app.routine(run="fresh")
+def alone() -> int:
+    return os.getpid()
+
+
+@app.handler
+class Painter(raddle.Handler):
+    name = "painter"
+    provides = ("canvas",)
+
+    def accepts(self, job: raddle.Job) -> bool:
+        return bool(job.args)
+
+    async def handle(self, job: raddle.Job) -> object:
+        raddle.progress(50, "painting")
+        return {"painted": job.args[0], "attempt": job.attempt, "requires": sorted(job.requires)}

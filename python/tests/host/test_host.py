@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from typing import Any
 
-from projects import Project, project, shop, wait_until
+from projects import DEADLINE, Project, project, shop, wait_until
 
 __all__ = ["project", "shop"]
 
@@ -203,3 +206,88 @@ def test_an_app_that_cannot_be_loaded_is_named(project: Project) -> None:
         )
         said = project.raddle("worker", "start", "--python", app, code=2)
         assert reason in said, said
+
+
+def test_a_routine_that_asks_to_run_again_has_not_failed(shop: Project) -> None:
+    record = shop.run("shop:not_yet")
+    assert record["state"] == "completed", record
+    assert (record["report"]["value"], record["failures"]) == (3, 0)
+
+
+def test_a_fresh_task_has_a_process_of_its_own(shop: Project) -> None:
+    warm = shop.value("shop:host_process")[0]
+    pids = []
+    for _ in range(2):
+        tid = shop.submit_spec(target={"routine": "shop:alone"}, isolation="process")
+        pids.append(shop.finish(tid)["report"]["value"])
+    assert len({warm, *pids}) == 3
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_a_handler_takes_tasks_by_its_capabilities(project: Project) -> None:
+    (project.directory / "painter.handler.toml").write_text(
+        f"""
+name = "painter"
+provides = ["canvas"]
+kind = "host"
+command = ["{sys.executable}", "-m", "raddle.host", "shop:app"]
+"""
+    )
+    project.raddle("worker", "start", "--handlers", ".", "--caps", "canvas", "--hosts", "1")
+    fields = {"target": {"handler": "any"}, "requires": ["canvas"]}
+    record = project.finish(project.submit_spec(**fields, args=["loom"]))
+    assert record["report"]["value"] == {"painted": "loom", "attempt": 1, "requires": ["canvas"]}
+    record = project.finish(project.submit_spec(**fields))
+    assert "does not accept" in record["report"]["exit"]["message"]
+
+
+def test_a_changed_file_is_loaded_anew(project: Project) -> None:
+    path = project.directory / "young.py"
+    text = "import raddle\napp = raddle.App('x')\n@app.routine\ndef age() -> int: return 1\n"
+    path.write_text(text)
+    project.start_worker("young:app", "--hosts", "1", "--reload")
+    assert project.value("young:age") == 1
+    path.write_text(text.replace("return 1", "return 22"))
+    wait_until(lambda: project.value("young:age") == 22, "the change is seen")
+
+
+def test_an_app_is_checked(project: Project) -> None:
+    (project.directory / "good.py").write_text(
+        "import raddle\napp = raddle.App('x')\n@app.routine\ndef f(x: int) -> int: return x\n"
+    )
+    (project.directory / "bad.py").write_text(
+        "import raddle\napp = raddle.App('x')\n@app.routine\ndef f(x: 'Nowhere') -> None: ...\n"
+    )
+    (project.directory / "threads.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "from good import app\n"
+    )
+    assert project.raddle("python", "check", "good:app") == "good:f  plain\n"
+    assert "bad:f: the annotations" in project.raddle("python", "check", "bad:app", code=1)
+    found = json.loads(project.raddle("python", "check", "threads:app", "--json"))
+    assert "have started 1 threads" in found["notes"][0]
+    assert "no module 'nowhere'" in project.raddle("python", "check", "nowhere:app", code=1)
+
+
+def test_a_pool_worker_takes_calls_of_the_app(project: Project) -> None:
+    pool = f"shop-{os.getpid()}"
+    server = project.start("pool", "serve", "--python", "shop:app", "--name", pool, "--workers", "1")
+    code = f"""
+import raddle
+from shop import add, count
+
+with raddle.WorkerPool(discovery=raddle.LocalDiscovery("{pool}")):
+    print(add.call(40), list(count.iter(3)))
+"""
+    called = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project.directory,
+        env={**project.env, "RADDLE_BINARY": project.program},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=DEADLINE,
+    )
+    assert called.stdout == "42 [0, 1, 2]\n", called.stdout
+    server.terminate()
+    assert server.wait(60) == 0

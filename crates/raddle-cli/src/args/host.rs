@@ -45,6 +45,10 @@ pub(crate) struct HostArgs {
     #[arg(long, value_name = "APP", conflicts_with = "host")]
     #[serde(default)]
     pub(crate) python: Option<String>,
+    /// Replace a host of the Python app when a file of the app has changed, for development
+    #[arg(long, requires = "python")]
+    #[serde(default)]
+    pub(crate) reload: bool,
     /// Run the routines of this program, in any language, which speaks the host protocol; must be
     /// last
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]

@@ -39,6 +39,9 @@ pub(crate) struct PoolServeArgs {
     /// its arguments. Each worker starts one
     #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true, conflicts_with = "program")]
     pub(crate) host: Vec<String>,
+    /// Have a host run the routines of this Python app, as MODULE:APP
+    #[arg(long, value_name = "APP", conflicts_with_all = ["program", "host"])]
+    pub(crate) python: Option<String>,
     /// The address of the first worker, host:port; others use the next ports. Port 0 is any port
     /// [default: a socket that only this user can reach or, with credentials, any loopback port]
     #[arg(long, value_name = "ADDR")]

@@ -99,7 +99,7 @@ pub(super) async fn hosts(
 /// The command of the host that the flags name; empty if they name none.
 fn host_command(flags: &HostArgs) -> Vec<String> {
     match &flags.python {
-        Some(app) => python::host_command(app),
+        Some(app) => python::host_command(app, flags.reload),
         None => flags.host.clone(),
     }
 }

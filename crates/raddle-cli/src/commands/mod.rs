@@ -46,12 +46,12 @@ pub(crate) use self::detach::is_background;
 use crate::args::PoolCommand;
 use crate::{
     args::{
-        Cli, Command, Global, LogArgs, ManagerCommand, MetricsCommand, ScheduleCommand,
-        SpawnerCommand, TaskCommand, WorkerCommand,
+        Cli, Command, Global, LogArgs, ManagerCommand, MetricsCommand, PythonCommand,
+        ScheduleCommand, SpawnerCommand, TaskCommand, WorkerCommand,
     },
     context::Context,
     error::{OrFail, Outcome, RADDLE},
-    logging, panic,
+    logging, panic, python,
 };
 
 /// The default log level of services.
@@ -159,6 +159,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Cert(command) => cert::cert(global, &command),
         Command::Container => unreachable!("`args::parse` replaces it by a worker or a spawner"),
         Command::Companion { fd, listen } => companion::companion(global, fd, listen).await,
+        Command::Python(PythonCommand::Check { app }) => python::check(global, &app),
         Command::Completions { shell } => completions::completions(shell, global.json),
     }
 }

@@ -29,13 +29,15 @@ from .handlers import decode_job
 from .loader import CannotLoad, load_app
 from .main_thread import MainThread, Protection
 from .output import capture_output
+from .reload import wait_for_change
 
 
 class Host:
     """Runs the routines of one app."""
 
-    def __init__(self, app: App, connection: Connection) -> None:
+    def __init__(self, app: App, connection: Connection, reload: bool = False) -> None:
         self._app = app
+        self._reload = reload
         self._connection = connection
         self._attempts: dict[int, Attempt] = {}
         self._posted = bytearray()
@@ -109,8 +111,11 @@ class Host:
         self._is_ready = True
         self._loop.add_reader(self._connection.fileno(), self._read)
         self._connection.send(messages.message("ready"))
+        reloading = self._loop.create_task(self._stop_on_change()) if self._reload else None
         await self._stopped.wait()
         await self._is_idle.wait()
+        if reloading is not None:
+            reloading.cancel()
         for hook in self._app.shutdown_hooks:
             try:
                 await self._run_hook(hook)
@@ -118,6 +123,17 @@ class Host:
                 sys.excepthook(*sys.exc_info())
         self._loop.remove_reader(self._connection.fileno())
         self._flush()
+
+    async def _stop_on_change(self) -> None:
+        path = await wait_for_change()
+        print(f"{path} has changed: another host takes over", file=sys.stderr)
+        # Attempts that the worker sends until the end of this process run again in another.
+        self._loop_of().remove_reader(self._connection.fileno())
+        self._stopped.set()
+
+    def _loop_of(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
 
     def _hello(self) -> dict[str, Any]:
         kinds = {"async": "async", "plain": "plain", "threads": "async", "stream": "stream"}
@@ -330,7 +346,8 @@ def needs_main_thread(app: App) -> bool:
 
 def main() -> None:
     """Runs the host of the app that the command line names."""
-    if len(sys.argv) < 2:
+    words = [word for word in sys.argv[1:] if word != "--reload"]
+    if not words:
         sys.exit("usage: python -m raddle.host MODULE:APP, as 'raddle worker start --python' does")
     # The worker decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -338,16 +355,16 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     connection = Connection()
     try:
-        app = load_app(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+        app = load_app(words[0], words[1] if len(words) > 1 else None)
     except CannotLoad as error:
         sys.exit(str(error))
     problems = app.check()
     if problems:
         sys.exit("\n".join(problems))
     if not app.routines and not app.handlers:
-        sys.exit(f"'{sys.argv[1]}' has no routines: decorate a function with @app.routine")
+        sys.exit(f"'{words[0]}' has no routines: decorate a function with @app.routine")
     capture_output()
-    Host(app, connection).run()
+    Host(app, connection, reload="--reload" in sys.argv).run()
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads that routines have left behind do not keep the process.

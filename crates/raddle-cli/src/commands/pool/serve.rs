@@ -21,7 +21,7 @@ use crate::{
     error::{Failure, Outcome},
     format::count,
     interrupt::{InterruptSignal, Interrupts},
-    logging, metrics, output, systemd,
+    logging, metrics, output, python, systemd,
 };
 
 pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
@@ -94,8 +94,12 @@ async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
 
 /// The host that runs the routines, if one does.
 fn host_command(args: &PoolServeArgs) -> Option<HostCommand> {
-    (!args.host.is_empty()).then(|| HostCommand {
-        argv: args.host.clone(),
+    let argv = match &args.python {
+        Some(app) => python::host_command(app, false),
+        None => args.host.clone(),
+    };
+    (!argv.is_empty()).then(|| HostCommand {
+        argv,
         ..HostCommand::default()
     })
 }
