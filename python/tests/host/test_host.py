@@ -272,11 +272,16 @@ def test_an_app_is_checked(project: Project) -> None:
 def test_a_pool_worker_takes_calls_of_the_app(project: Project) -> None:
     pool = f"shop-{os.getpid()}"
     server = project.start("pool", "serve", "--python", "shop:app", "--name", pool, "--workers", "1")
+    log = project.directory / "process-0.log"
+    wait_until(lambda: "unix" in log.read_text(), "the worker serves")
     code = f"""
+import time
 import raddle
 from shop import add, count
 
-with raddle.WorkerPool(discovery=raddle.LocalDiscovery("{pool}")):
+with raddle.WorkerPool(discovery=raddle.LocalDiscovery("{pool}")) as pool:
+    while not pool.workers():
+        time.sleep(0.05)
     print(add.call(40), list(count.iter(3)))
 """
     called = subprocess.run(
