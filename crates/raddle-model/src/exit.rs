@@ -159,6 +159,54 @@ impl AttemptReport {
 }
 
 impl ExitStatus {
+    /// The names of all kinds.
+    pub const KINDS: [&str; 19] = [
+        "code",
+        "signal",
+        "timeout",
+        "out_of_memory",
+        "limit",
+        "not_found",
+        "not_executable",
+        "spawn_failed",
+        "error",
+        "panicked",
+        "protocol_error",
+        "no_handler",
+        "rejected",
+        "resource_exhausted",
+        "lease_expired",
+        "worker_lost",
+        "expired",
+        "cancelled",
+        "killed",
+    ];
+
+    /// Returns the name of the kind, as in JSON.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Code { .. } => "code",
+            Self::Signal { .. } => "signal",
+            Self::Timeout => "timeout",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Limit { .. } => "limit",
+            Self::NotFound { .. } => "not_found",
+            Self::NotExecutable { .. } => "not_executable",
+            Self::SpawnFailed { .. } => "spawn_failed",
+            Self::Error { .. } => "error",
+            Self::Panicked { .. } => "panicked",
+            Self::ProtocolError { .. } => "protocol_error",
+            Self::NoHandler { .. } => "no_handler",
+            Self::Rejected { .. } => "rejected",
+            Self::ResourceExhausted { .. } => "resource_exhausted",
+            Self::LeaseExpired => "lease_expired",
+            Self::WorkerLost { .. } => "worker_lost",
+            Self::Expired => "expired",
+            Self::Cancelled => "cancelled",
+            Self::Killed => "killed",
+        }
+    }
+
     /// Returns whether the target succeeded.
     pub fn is_success(&self) -> bool {
         *self == Self::Code { code: 0 }

@@ -1,5 +1,7 @@
 //! A task as the broker reports it.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -78,5 +80,14 @@ impl TaskView {
             finished_at: None,
             report: None,
         }
+    }
+
+    /// Returns the run time of the last attempt of a finished task, or of the running one so far.
+    pub fn run_time(&self, now: Timestamp) -> Option<Duration> {
+        let (from, to) = match &self.report {
+            Some(report) => (report.started_at?, report.ended_at),
+            None => (self.claimed_at?, now),
+        };
+        Duration::try_from(to.duration_since(from)).ok()
     }
 }

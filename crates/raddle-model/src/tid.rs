@@ -145,6 +145,15 @@ impl fmt::Display for Tid {
     }
 }
 
+impl fmt::Display for TidArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full(tid) => tid.fmt(f),
+            Self::Short(short) => short.fmt(f),
+        }
+    }
+}
+
 impl fmt::Debug for Tid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -65,3 +65,12 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<ExitStatus>(&json).expect("the same object"), exit);
     }
 }
+
+proptest! {
+    #[test]
+    fn the_kind_is_the_tag_in_json(exit in arbitrary::exit()) {
+        let json = serde_json::to_value(&exit).unwrap();
+        prop_assert_eq!(&json["kind"], exit.kind());
+        prop_assert!(ExitStatus::KINDS.contains(&exit.kind()));
+    }
+}
