@@ -33,7 +33,8 @@ def commands(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_the_first_function_runs_as_written(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["start/python.md", *sorted(f"migrate/{page.name}" for page in (DOCS / "migrate").glob("*.md"))])
+def test_a_page_runs_as_written(page: str, project: Project, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, target in [("raddle", binary()), ("python", sys.executable)]:
@@ -41,7 +42,7 @@ def test_the_first_function_runs_as_written(project: Project, tmp_path: Path) ->
         (programs / name).chmod(0o755)
     env = {**project.env, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     env.update(PYTHONPATH=str(PACKAGE), RADDLE_BINARY=binary())
-    for block in BLOCK.finditer((DOCS / "start/python.md").read_text()):
+    for block in BLOCK.finditer((DOCS / page).read_text()):
         comment = block["comment"] or ""
         if comment.startswith("file: "):
             (project.directory / comment[6:]).write_text(block["text"])

@@ -1,5 +1,7 @@
 """Raddle: call a function on a warm worker, queue it so that it cannot be lost, or isolate it."""
 
+from typing import TYPE_CHECKING
+
 from ._app import App, default_app, routine
 from ._codec import CannotEncode
 from ._companion import shutdown
@@ -42,30 +44,32 @@ from ._errors import (
 )
 from ._handler import Handler, Job
 from ._options import Limits, Retry, TaskOptions
-from ._pool import (
-    BrokerDiscovery,
-    DnsDiscovery,
-    FileDiscovery,
-    LanDiscovery,
-    LocalDiscovery,
-    PoolWorker,
-    WorkerCredentials,
-    WorkerPool,
-    current_pool,
-)
 from ._requests import configure
 from ._routine import Routine, StreamRoutine
-from .groups import (
-    AbstractWorker,
-    Collector,
-    Process,
-    ProcessGroup,
-    ProcessManager,
-    Trigger,
-    WorkerSettings,
-)
 from ._task import CommandResult, Event, Task, TaskStatus, arun, asubmit_command, run, submit_command, task
 from ._verbs import aunschedule, unschedule
+
+if TYPE_CHECKING:
+    from ._pool import (
+        BrokerDiscovery,
+        DnsDiscovery,
+        FileDiscovery,
+        LanDiscovery,
+        LocalDiscovery,
+        PoolWorker,
+        WorkerCredentials,
+        WorkerPool,
+        current_pool,
+    )
+    from .groups import (
+        AbstractWorker,
+        Collector,
+        Process,
+        ProcessGroup,
+        ProcessManager,
+        Trigger,
+        WorkerSettings,
+    )
 
 __all__ = [
     "AbstractWorker",
@@ -145,6 +149,41 @@ __all__ = [
 
 for _name in __all__:
     # Messages name what programs import, not where it is defined.
-    _value = globals()[_name]
+    _value = globals().get(_name)
     if isinstance(_value, type) and issubclass(_value, BaseException):
         _value.__module__ = __name__
+
+#: Names that programs need less often: their modules are imported with the first use.
+_LATER = {
+    "AbstractWorker": ".groups",
+    "BrokerDiscovery": "._pool",
+    "Collector": ".groups",
+    "DnsDiscovery": "._pool",
+    "FileDiscovery": "._pool",
+    "LanDiscovery": "._pool",
+    "LocalDiscovery": "._pool",
+    "PoolWorker": "._pool",
+    "Process": ".groups",
+    "ProcessGroup": ".groups",
+    "ProcessManager": ".groups",
+    "Trigger": ".groups",
+    "WorkerCredentials": "._pool",
+    "WorkerPool": "._pool",
+    "WorkerSettings": ".groups",
+    "current_pool": "._pool",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        if name == "groups":
+            return import_module(".groups", __name__)
+        if name not in _LATER:
+            raise AttributeError(f"module 'raddle' has no attribute '{name}'")
+        value = globals()[name] = getattr(import_module(_LATER[name], __name__), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *_LATER})

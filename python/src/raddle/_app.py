@@ -11,10 +11,11 @@ from ._handler import Handler
 from ._options import RoutineSettings, Span, TaskSettings
 from ._routine import AnyRoutine, Routine, StreamRoutine, make_routine
 from ._verbs import P
-from .groups import Trigger
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from .groups import Trigger
 
 T = TypeVar("T")
 R = TypeVar("R", bound=AnyRoutine)
@@ -94,6 +95,8 @@ class App:
         lifetime: Span | None = None,
     ) -> RoutineDecorator:
         """Makes a function a routine that is submitted by the clock: `raddle up` keeps the time."""
+        from .groups import Trigger
+
         return self._triggered(
             Trigger(cron=expression, timezone=tz, missed=missed, jitter=jitter, lifetime=lifetime)
         )
@@ -102,6 +105,8 @@ class App:
         self, interval: Span, *, jitter: Span | None = None, lifetime: Span | None = None
     ) -> RoutineDecorator:
         """Makes a function a routine that is submitted at an interval."""
+        from .groups import Trigger
+
         return self._triggered(Trigger(every=interval, jitter=jitter, lifetime=lifetime))
 
     def _triggered(self, trigger: Trigger) -> RoutineDecorator:

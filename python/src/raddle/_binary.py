@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import sysconfig
 
 from ._errors import Error
 
@@ -15,6 +13,10 @@ def find_binary() -> str:
     chosen = os.environ.get("RADDLE_BINARY")
     if chosen:
         return chosen
+    # Only here: their imports take longer than all of this.
+    import shutil
+    import sysconfig
+
     for directory in (os.path.dirname(sys.executable), sysconfig.get_path("scripts")):
         path = os.path.join(directory, "raddle")
         if os.access(path, os.X_OK):

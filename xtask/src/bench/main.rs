@@ -12,6 +12,7 @@ mod hang;
 mod idle;
 mod oneshot;
 mod project_dir;
+mod python;
 mod queue;
 mod redis;
 mod root_manager;
@@ -40,7 +41,7 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--peers] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim store redis latency oneshot warm sandbox docker calls schedule groups prime (all of them when none is given)
+Names: spawn enqueue finish run idle claim store redis latency oneshot warm sandbox docker calls python schedule groups prime (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Requirement>;
@@ -60,6 +61,7 @@ const BENCHES: [(&str, Bench); 17] = [
     ("sandbox", sandbox::bench),
     ("docker", oneshot::docker::bench),
     ("calls", calls::bench),
+    ("python", python::bench),
     ("schedule", schedule::bench),
     ("groups", groups::bench),
     ("prime", root_manager::bench),
