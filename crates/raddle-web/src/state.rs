@@ -1,4 +1,4 @@
-//! What all handlers share.
+//! State that all handlers share.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
 /// The most open streams.
 const MAX_STREAMS: usize = 256;
 
-/// What all handlers share.
+/// State that all handlers share.
 #[derive(Clone)]
 pub(crate) struct AppState(Arc<Shared>);
 

@@ -167,7 +167,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route::api(Get, "/events", Needs(See), "The event log, the oldest first; a stream with `Accept: text/event-stream`", || get(events::events))
         .parameters(&[("after", "Only events after this id; a stream without it begins now"), LIMIT])
         .returns("A list of events, or a stream whose ids are those of the log: `Last-Event-ID` continues it"),
-    Route::api(Get, "/audit", Needs(Admin), "Who has changed what, the newest first", || get(audit::audit))
+    Route::api(Get, "/audit", Needs(Admin), "Changes and their authors, the newest first", || get(audit::audit))
         .parameters(&[LIMIT])
         .returns("A list of entries"),
     Route::api(Get, "/doctor", Needs(See), "Checks of the broker and of this machine", || get(status::doctor))

@@ -1,4 +1,4 @@
-//! What the API answers.
+//! Answers of the API.
 
 use std::time::Duration;
 
