@@ -135,6 +135,11 @@ fn a_worker_serves_its_task_counters() {
     ]);
     let url = url_of(&worker);
     scrape(&url).passes();
+    scrape(&url).has(&["build_info", "process_resident_memory_bytes"]);
+    for probe in ["/healthz", "/readyz"] {
+        // Fails unless the answer is 200.
+        scrape(&url.replace("/metrics", probe));
+    }
     let tids = world.submit(&["--array", "1-3", "--", "true"]);
     let failed = world.submit(&["--retry", "1", "--retry-base", "0.01", "--", "false"]);
     let late = world.submit(&["--timeout", "0.2", "--", "sleep", "60"]);
