@@ -44,6 +44,8 @@ const PROGRAMS: [(&str, &str); 39] = [
     ("redis-cli", "redis-tools"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
+    // The terminal of the tests of `raddle top`.
+    ("tmux", "tmux"),
     // Only for the check of units; no unit is started.
     ("systemd-analyze", "systemd"),
     ("nsenter", "util-linux"),
