@@ -1,0 +1,55 @@
+// One stream of events for all tabs of a browser. A shared worker runs this; where there is none,
+// each visible tab runs it for itself.
+'use strict';
+function liveStream(base, send) {
+  let source, session, screens = [];
+  const show = async () => {
+    if (!session) return;
+    const body = new URLSearchParams(screens.map(s => ['screen', s]));
+    const answer = await fetch(base + '/live/' + session, { method: 'POST', body }).catch(() => 0);
+    if (answer && answer.status === 404) open();
+  };
+  const open = () => {
+    if (source) source.close();
+    session = undefined;
+    source = new EventSource(base + '/live');
+    source.addEventListener('hello', e => { session = e.data; send({ kind: 'open' }); show(); });
+    source.addEventListener('beat', () => send({ kind: 'beat' }));
+    for (const kind of ['patch', 'newer', 'resync'])
+      source.addEventListener(kind, e => send({ kind, at: e.lastEventId, ...JSON.parse(e.data) }));
+    source.onerror = () => {
+      session = undefined;
+      send({ kind: 'lost' });
+      // A refused stream does not come back by itself.
+      if (source.readyState === 2) setTimeout(open, 2000);
+    };
+  };
+  return {
+    set(wanted) {
+      screens = [...new Set(wanted)];
+      if (screens.length && !source) open();
+      else if (!screens.length && source) { source.close(); source = session = undefined; }
+      else show();
+    }
+  };
+}
+if (typeof SharedWorkerGlobalScope !== 'undefined') {
+  const ports = new Map();
+  let stream, isOpen = false;
+  const all = () => stream.set([...ports.values()].filter(Boolean));
+  self.onconnect = connected => {
+    const port = connected.ports[0];
+    port.onmessage = ({ data }) => {
+      if (data.gone) ports.delete(port); else ports.set(port, data.screen);
+      stream ||= liveStream(data.base, message => {
+        if (message.kind === 'open') isOpen = true;
+        if (message.kind === 'lost') isOpen = false;
+        for (const [port, screen] of ports)
+          if (!message.topic || message.topic === screen) port.postMessage(message);
+      });
+      if (isOpen && data.screen) port.postMessage({ kind: 'open' });
+      all();
+    };
+    port.start();
+  };
+}

@@ -1,0 +1,1 @@
+//! Each screen over HTTP, without a browser.
