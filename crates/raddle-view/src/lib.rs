@@ -7,17 +7,24 @@
 pub mod batch;
 pub mod doctor;
 mod error;
+pub mod events;
 pub mod exit_code;
+pub mod failures;
 pub mod find;
 mod hint;
+pub mod groups;
 pub mod overview;
 #[cfg(feature = "pool")]
 pub mod pool;
+pub mod queues;
 pub mod reclaimed;
 pub mod schedule;
 pub mod select;
 pub mod task;
+pub mod task_detail;
+pub mod tasks;
 pub mod tree;
+pub mod workers;
 
 pub use error::{Error, Result};
 pub use hint::split_hint;

@@ -62,7 +62,9 @@ pub fn task_record(task: &TaskView) -> Map<String, Value> {
             .map(|report| exit_code::of_task(task.state, Some(report)))
             .into(),
     );
-    let duration = run_time(task, Timestamp::now()).map(|time| time.as_secs_f64());
+    let duration = task
+        .run_time(Timestamp::now())
+        .map(|time| time.as_secs_f64());
     fields.insert("duration_seconds".into(), duration.into());
     fields
 }
@@ -83,15 +85,6 @@ pub async fn result_record(broker: &dyn Broker, task: &TaskView) -> Result<Value
         json!(exit_remark(task.tid, &task.spec, task.report.as_ref())),
     );
     Ok(fields.into())
-}
-
-/// The run time of the last attempt of a finished task, or of the running one so far.
-pub fn run_time(task: &TaskView, now: Timestamp) -> Option<Duration> {
-    let (from, to) = match &task.report {
-        Some(report) => (report.started_at?, report.ended_at),
-        None => (task.claimed_at?, now),
-    };
-    Duration::try_from(to.duration_since(from)).ok()
 }
 
 /// When a task expires, if it waits and has not been run.

@@ -7,6 +7,7 @@ mod cert;
 mod credentials;
 #[cfg(feature = "pool")]
 mod discovery;
+mod failures;
 mod group;
 mod host;
 mod log;
@@ -37,8 +38,8 @@ use raddle_model::HumanDuration;
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
 pub(crate) use {
-    batch::*, group::*, host::*, log::*, manager::*, metrics::*, queue::*, schedule::*, select::*,
-    spawner::*, spec::*, submit::*, task::*, worker::*,
+    batch::*, failures::*, group::*, host::*, log::*, manager::*, metrics::*, queue::*,
+    schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, worker::*,
 };
 #[cfg(feature = "pool")]
 pub(crate) use {credentials::*, discovery::*, pool::*, serve::*};
@@ -132,6 +133,8 @@ pub(crate) enum Command {
     /// List and control tasks
     #[command(subcommand)]
     Task(TaskCommand),
+    /// List failed tasks by cause, and submit them again
+    Failures(FailuresArgs),
     /// Count, wait for, retry and stop tasks that were submitted together
     #[command(subcommand)]
     Batch(BatchCommand),

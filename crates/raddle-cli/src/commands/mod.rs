@@ -10,6 +10,7 @@ mod delete;
 mod detach;
 mod doctor;
 mod each;
+mod failures;
 mod group;
 mod hosts;
 mod inspect;
@@ -124,6 +125,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Wait(args) => wait::wait(&shared()?, &args).await,
         Command::Tid { tid } => inspect::tid(&shared()?, tid).await,
         Command::Task(command) => task(&shared()?, command).await,
+        Command::Failures(args) => failures::failures(&shared()?, &args).await,
         Command::Batch(command) => batch::execute(&shared()?, command).await,
         Command::Queue(command) => queue::queue(&shared()?, command).await,
         Command::Schedule(command) => schedule::schedule(&shared()?, command).await,
