@@ -31,6 +31,12 @@ pub use counts::{QueueCounts, TaskCounts, list_counts};
 pub use requests::submit_requests;
 pub use watch::Watch;
 
+/// The queue of the audit trail.
+pub const AUDIT_QUEUE: &str = "raddle.audit";
+/// What the names of the queues of `raddle web` begin with: tokens, sign-in codes, and keys of
+/// requests. They hold secrets or hashes of secrets.
+pub const WEB_QUEUES: &str = "raddle.web.";
+
 /// The page size for reading a whole queue.
 const PAGE: u32 = 1000;
 

@@ -5,11 +5,13 @@
 //! must not render them.
 
 pub mod batch;
+pub mod control;
 pub mod doctor;
 mod error;
 pub mod events;
 pub mod exit_code;
 pub mod failures;
+pub mod explain;
 pub mod find;
 mod hint;
 pub mod groups;
@@ -18,6 +20,7 @@ pub mod overview;
 pub mod pool;
 pub mod queues;
 pub mod reclaimed;
+pub mod recover;
 pub mod schedule;
 pub mod select;
 pub mod task;

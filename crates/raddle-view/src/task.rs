@@ -178,6 +178,33 @@ pub async fn copy_output<E: From<Error>>(
     }
 }
 
+/// How many bytes of a stream are stored. The broker keeps no length, so this looks for the end:
+/// some sixty reads of one byte at most.
+pub async fn output_length(
+    broker: &dyn Broker,
+    tid: Tid,
+    attempt: u32,
+    stream: OutputStream,
+) -> Result<u64> {
+    let has_byte = async |offset| -> Result<bool> {
+        let byte = broker.read_output(tid, attempt, stream, offset, 1).await?;
+        Ok(!byte.is_empty())
+    };
+    let (mut stored, mut step) = (0, 1);
+    while has_byte(stored + step - 1).await? {
+        stored += step;
+        step *= 2;
+    }
+    // The end is less than `step` bytes after `stored`.
+    while step > 1 {
+        step /= 2;
+        if has_byte(stored + step - 1).await? {
+            stored += step;
+        }
+    }
+    Ok(stored)
+}
+
 /// How many bytes a task's last attempt wrote to a stream, if it has ended.
 fn bytes_written(task: &TaskView, stream: OutputStream) -> u64 {
     task.report.as_ref().map_or(0, |report| match stream {

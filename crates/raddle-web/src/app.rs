@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{Router, extract::DefaultBodyLimit, middleware};
 use raddle_broker::Broker;
 
-use crate::{Options, api, audit, auth, live, pages, route, state::AppState};
+use crate::{Options, api, audit, auth, live, pages, probe_routes, route, state::AppState};
 
 /// The largest body of a request. A batch of specs is the largest.
 const MAX_BODY: usize = 20 << 20;
@@ -27,11 +27,16 @@ impl App {
     /// The router, to be served or mounted.
     pub fn router(&self) -> Router {
         let state = &self.state;
+        let probes = match state.options.has_open_metrics {
+            true => probe_routes::OPEN,
+            false => probe_routes::CLOSED,
+        };
         let all = Router::new()
             .nest("/api/v1", route::router(state, api::ROUTES))
             .merge(route::router(state, auth::ROUTES))
             .merge(route::router(state, pages::ROUTES))
             .merge(route::router(state, live::ROUTES))
+            .merge(route::router(state, probes))
             .merge(pages::assets())
             .fallback(api::no_route)
             .layer(DefaultBodyLimit::max(MAX_BODY))

@@ -20,8 +20,7 @@ use crate::{
     state::AppState,
 };
 
-/// The queue of the entries.
-pub(crate) const QUEUE: &str = "raddle.audit";
+pub(crate) use raddle_broker::queues::AUDIT_QUEUE as QUEUE;
 /// How many refused requests of strangers are recorded in a minute: anyone who reaches the server
 /// could fill the disk otherwise.
 const STRANGERS_A_MINUTE: u32 = 60;
@@ -54,6 +53,11 @@ pub(crate) struct AuditNote {
     pub(crate) reason: Option<String>,
 }
 
+/// An extension of responses to requests that change nothing that is stored, whatever their method:
+/// they have no entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unrecorded;
+
 /// Records a request after it was answered.
 pub(crate) async fn record(
     State(state): State<AppState>,
@@ -70,6 +74,9 @@ pub(crate) async fn record(
     let method = request.method().clone();
     let from = PeerAddress::of_request(request.extensions());
     let response = next.run(request).await;
+    if response.extensions().get::<Unrecorded>().is_some() {
+        return response;
+    }
     let caller = response.extensions().get::<Caller>();
     let status = response.status();
     if caller.is_none() && !status.is_redirection() && !state.strangers.admits(Instant::now()) {

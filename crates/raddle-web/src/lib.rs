@@ -17,11 +17,14 @@ pub mod auth;
 mod live;
 mod options;
 mod pages;
+mod probe_routes;
 mod probes;
 mod problem;
 mod route;
 mod server;
 mod state;
+mod tls;
+mod web_server;
 
 pub use address::{Address, AddressError};
 pub use app::{App, router};
@@ -29,3 +32,9 @@ pub use axum::Router;
 pub use options::{Options, SignIn};
 pub use probes::{Readiness, health, metrics};
 pub use server::{BindError, Server, Serving};
+pub use tls::{Acceptor, TlsFileError};
+pub use web_server::WebServer;
+
+/// The routes of the API and of sign-in as a Markdown table, for the reference.
+#[doc(hidden)]
+pub use api::reference;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use raddle_broker_connect::BrokerUrl;
+
 use crate::auth::Role;
 
 /// The settings of an operator's interface.
@@ -9,6 +11,8 @@ use crate::auth::Role;
 pub struct Options {
     /// The URL of the broker, without its password, as pages show it.
     pub broker_url: String,
+    /// The broker for the checks of the doctor; without it there are none.
+    pub doctor: Option<BrokerUrl>,
     /// The path under which a reverse proxy or another router serves this, such as `/raddle`;
     /// empty for the root. Links and the path of the cookie begin with it.
     pub prefix: String,
@@ -48,6 +52,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             broker_url: String::new(),
+            doctor: None,
             prefix: String::new(),
             sign_in: SignIn::Tokens { owner: None },
             allowed_hosts: Vec::new(),

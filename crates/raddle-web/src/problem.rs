@@ -141,6 +141,14 @@ impl From<raddle_view::Error> for Problem {
             raddle_view::Error::AmbiguousShortId { .. } => {
                 Self::new(StatusCode::CONFLICT, error.to_string())
             }
+            raddle_view::Error::CommandRefused { tid, .. }
+            | raddle_view::Error::IsWorker { tid, .. }
+            | raddle_view::Error::Completed(tid) => {
+                Self::new(StatusCode::CONFLICT, error.to_string()).with_tid(tid)
+            }
+            raddle_view::Error::WorkerSilent(tid) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()).with_tid(tid)
+            }
             error => Self::not_found(error.to_string()),
         }
     }

@@ -7,6 +7,7 @@
 use axum::{Router, middleware, routing::MethodRouter};
 
 use crate::{
+    api::hold,
     auth::{Right, gate},
     state::AppState,
 };
@@ -25,6 +26,8 @@ pub(crate) struct Route {
     pub(crate) body: Option<&'static str>,
     /// What the body of the response holds.
     pub(crate) returns: &'static str,
+    /// Whether a request can wait for a change, and its answer has an `ETag`.
+    pub(crate) is_held: bool,
     handler: fn() -> MethodRouter<AppState>,
 }
 
@@ -53,6 +56,18 @@ impl Verb {
 
 /// A parameter of the query string: its name, and one line of documentation.
 pub(crate) type Parameter = (&'static str, &'static str);
+
+/// The parameters of routes whose requests can wait.
+const HELD: &[Parameter] = &[
+    (
+        "wait",
+        "Hold the request for a change for so long: 60s at most",
+    ),
+    (
+        "after",
+        "The event after which a change counts: the `as_of` or `ETag` of an answer",
+    ),
+];
 
 /// Who may use a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +109,7 @@ impl Route {
             parameters: &[],
             body: None,
             returns: "",
+            is_held: false,
             handler,
         }
     }
@@ -130,6 +146,18 @@ impl Route {
         self
     }
 
+    /// Lets requests wait for a change.
+    pub(crate) const fn held(mut self) -> Self {
+        self.is_held = true;
+        self
+    }
+
+    /// The documented parameters of the query string.
+    pub(crate) fn all_parameters(&self) -> impl Iterator<Item = &'static Parameter> {
+        let held = if self.is_held { HELD } else { &[] };
+        self.parameters.iter().chain(held)
+    }
+
     /// Makes the route speak otherwise.
     pub(crate) const fn face(mut self, face: Face) -> Self {
         self.face = face;
@@ -151,6 +179,12 @@ pub(crate) fn router(state: &AppState, routes: &'static [Route]) -> Router<AppSt
         })
         .fold(Router::new(), |router, route| {
             let checks = middleware::from_fn_with_state((state.clone(), route), gate);
-            router.route(route.path, (route.handler)().route_layer(checks))
+            let handler = (route.handler)();
+            let held = if route.is_held {
+                handler.route_layer(middleware::from_fn_with_state(state.clone(), hold))
+            } else {
+                handler
+            };
+            router.route(route.path, held.route_layer(checks))
         })
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use raddle_broker::Broker;
-use tokio::sync::watch;
+use raddle_telemetry::metrics::QueueExporter;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     Options,
@@ -11,6 +12,9 @@ use crate::{
     auth::{Throttle, TokenCache},
     live::Hub,
 };
+
+/// The most open streams.
+const MAX_STREAMS: usize = 256;
 
 /// What all handlers share.
 #[derive(Clone)]
@@ -27,6 +31,10 @@ pub(crate) struct Shared {
     pub(crate) throttle: Throttle,
     /// Requests of those who are not signed in.
     pub(crate) strangers: Strangers,
+    /// Bounds the open streams.
+    pub(crate) streams: Arc<Semaphore>,
+    /// The metrics of the broker.
+    pub(crate) metrics: QueueExporter,
     /// Fans changes out to live pages.
     pub(crate) live: Hub,
     stopping: watch::Sender<bool>,
@@ -35,11 +43,13 @@ pub(crate) struct Shared {
 impl AppState {
     pub(crate) fn new(broker: Arc<dyn Broker>, options: Options) -> Self {
         Self(Arc::new(Shared {
+            metrics: QueueExporter::new(Arc::clone(&broker)),
             broker,
             options,
             tokens: TokenCache::default(),
             throttle: Throttle::default(),
             strangers: Strangers::default(),
+            streams: Arc::new(Semaphore::new(MAX_STREAMS)),
             live: Hub::default(),
             stopping: watch::Sender::new(false),
         }))

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use raddle_model::{QueueName, TaskState, TaskView};
 use serde::Serialize;
 
-use super::{list, pages, views};
+use super::{AUDIT_QUEUE, WEB_QUEUES, list, pages, views};
 use crate::{Broker, Result, SummaryDetail, TaskFilter, matches_pattern};
 
 /// The contents of a queue.
@@ -117,5 +117,6 @@ pub(super) async fn count_tasks(
 
 /// Whether users name this queue, and not Raddle.
 fn is_user_queue(queue: &QueueName) -> bool {
-    matches!(queue, QueueName::Free(_)) && queue.desk().is_none()
+    let is_own = |name: &str| name == AUDIT_QUEUE || name.starts_with(WEB_QUEUES);
+    matches!(queue, QueueName::Free(name) if !is_own(name)) && queue.desk().is_none()
 }

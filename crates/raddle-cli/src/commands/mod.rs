@@ -36,6 +36,7 @@ mod task_explain;
 mod tree;
 mod up;
 mod wait;
+mod web;
 mod workers;
 
 use raddle_model::ControlCommand;
@@ -106,6 +107,9 @@ fn service_log(command: &Command) -> Option<LogArgs> {
         Command::Schedule(ScheduleCommand::Run(args)) => args.log,
         Command::Up(args) if !args.detach || is_background => args.log,
         Command::Metrics(MetricsCommand::Serve(args)) => args.log,
+        Command::Web(args) if args.command.is_none() && (!args.serve.detach || is_background) => {
+            args.serve.log
+        }
         #[cfg(feature = "pool")]
         Command::Pool(PoolCommand::Serve(args)) => args.log,
         _ => return None,
@@ -147,6 +151,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
             manager::status(&shared()?, which.as_deref()).await
         }
         Command::Metrics(MetricsCommand::Serve(args)) => metrics::serve(&shared()?, &args).await,
+        Command::Web(args) => web::web(&shared()?, *args).await,
         Command::RequeueOrphans => orphans::requeue(&shared()?).await,
         Command::Doctor { file } => doctor::doctor(&context()?, file.as_deref()).await,
         Command::Group(command) => group::group(&shared()?, command).await,

@@ -1,27 +1,31 @@
 //! The API under `/api/v1`: JSON in the shapes of the CLI's `--json`.
 
+mod audit;
+pub(crate) mod control;
+mod events;
+pub(crate) mod extract;
+mod groups;
+mod hold;
 mod info;
+mod messages;
+pub(crate) mod openapi;
+mod output;
+pub(crate) mod reply;
+mod routes;
+mod schedules;
+pub(crate) mod sse;
+mod status;
+pub(crate) mod submit;
+pub(crate) mod tasks;
 
-use axum::{
-    http::{StatusCode, Uri},
-    routing::get,
-};
+pub use openapi::reference;
 
-use crate::{
-    auth::Right,
-    problem::Problem,
-    route::{Access, Route, Verb},
-};
+pub(crate) use hold::hold;
+pub(crate) use routes::ROUTES;
 
-/// The routes of the API, relative to `/api/v1`.
-pub(crate) const ROUTES: &[Route] = &[Route::api(
-    Verb::Get,
-    "/",
-    Access::Needs(Right::See),
-    "The version, the engine, and the rights of the caller",
-    || get(info::show),
-)
-.returns("version, broker, engine, name, role, rights")];
+use axum::http::{StatusCode, Uri};
+
+use crate::problem::Problem;
 
 /// Answers requests for paths that do not exist.
 pub(crate) async fn no_route(uri: Uri) -> Problem {

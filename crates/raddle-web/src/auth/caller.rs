@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use axum::http::{Extensions, StatusCode, header::AUTHORIZATION, request::Parts};
 use jiff::Timestamp;
-use ring::constant_time::verify_slices_are_equal;
 
 use super::{
     PeerAddress, Right, Rights, Role, Token,
@@ -122,7 +121,8 @@ impl Caller {
     /// The holder of a token.
     pub(super) async fn by_token(state: &AppState, token: &str) -> Result<Option<Self>> {
         if let SignIn::Tokens { owner: Some(hash) } = &state.options.sign_in
-            && verify_slices_are_equal(hash, &sha256(token)).is_ok()
+            // Hashes: how long the comparison takes says nothing about the token.
+            && *hash == sha256(token)
         {
             return Ok(Some(Self::owner()));
         }
