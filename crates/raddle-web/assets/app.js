@@ -1,5 +1,4 @@
-// What pages gain by script: live changes, keys, a memory of selections, and times that go on.
-// Everything else works without it.
+// What script adds to pages: live changes, keys, selections, and times that go on.
 'use strict';
 (() => {
   const $ = (query, from = document) => from.querySelector(query);
@@ -18,15 +17,14 @@
   const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
   const tick = () => {
     const at = Date.now() + drift;
-    for (const time of $$('time[datetime]')) {
-      const past = (at - Date.parse(time.dateTime)) / 1000;
-      put(time, past < 0 ? 'in ' + age(-past) : age(past) + ' ago');
+    for (const time of $$('time')) {
+      const since = time.title.startsWith('since '), past = (at - Date.parse(time.title.replace('since ', ''))) / 1000;
+      put(time, since ? age(past) : past < 0 ? 'in ' + age(-past) : age(past) + ' ago');
     }
-    for (const time of $$('time[data-since]')) put(time, age((at - Date.parse(time.dataset.since)) / 1000));
     showState();
   };
 
-  // Patches. An element that the reader uses is left alone until the reader is done.
+  // Patches wait while the reader uses their element.
   const kept = new Map();
   let isHeld = false;
   const isUsed = element => {
@@ -83,10 +81,8 @@
     let button = $('#more');
     if (!count) return button && button.remove();
     if (!button) {
-      button = Object.assign(document.createElement('a'), { id: 'more', className: 'button right', href: location.href });
-      const bulk = $('.bulk');
-      if (!bulk) return;
-      bulk.append(button);
+      button = Object.assign(document.createElement('a'), { id: 'more', className: 'button right' });
+      $('.bulk').append(button);
     }
     put(button, count + (count >= 50 ? ' or more' : '') + ' new');
     button.href = location.pathname + location.search.replace(/[?&]before=\d+/, '');
@@ -109,7 +105,7 @@
   const screen = () => {
     const rows = $$('form [id^="r-"] input[name=tid]').map(box => box.value).join(',');
     const path = location.pathname.slice(base.length) || '/';
-    return path + location.search + (rows ? (location.search ? '&' : '?') + 'rows=' + rows : '');
+    return path + location.search + ($('.bulk') ? (location.search ? '&' : '?') + 'rows=' + rows : '');
   };
   const connect = () => {
     let set;
@@ -161,7 +157,6 @@
     } else if (button.dataset.confirm && !confirm(button.dataset.confirm)) event.preventDefault();
   });
 
-  // Buttons that need script.
   const prepare = from => {
     for (const button of $$('.copy', from)) button.hidden = false;
   };
@@ -170,7 +165,6 @@
     if (!button) return;
     const code = $('code', button.parentElement);
     getSelection().selectAllChildren(code);
-    // Only pages over TLS or of this machine may use the clipboard.
     const copied = navigator.clipboard ? navigator.clipboard.writeText(code.textContent) : Promise.resolve(document.execCommand('copy'));
     copied.then(() => { put(button, 'Copied'); getSelection().removeAllRanges(); });
   });

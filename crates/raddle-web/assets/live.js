@@ -1,5 +1,4 @@
-// One stream of events for all tabs of a browser. A shared worker runs this; where there is none,
-// each visible tab runs it for itself.
+// One stream for all tabs, in a shared worker; without one, a stream for each visible tab.
 'use strict';
 function liveStream(base, send) {
   let source, session, screens = [];

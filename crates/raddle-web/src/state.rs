@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use raddle_broker::Broker;
 use raddle_telemetry::metrics::QueueExporter;
-use tokio::sync::{Semaphore, watch};
+use raddle_view::failures::FailureReader;
+use tokio::sync::{Mutex, Semaphore, watch};
 
 use crate::{
     Options,
@@ -35,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) streams: Arc<Semaphore>,
     /// The metrics of the broker.
     pub(crate) metrics: QueueExporter,
+    /// Groups failures by cause, and remembers what it has read of them.
+    pub(crate) failures: Mutex<FailureReader>,
     /// Fans changes out to live pages.
     pub(crate) live: Hub,
     stopping: watch::Sender<bool>,
@@ -50,6 +53,7 @@ impl AppState {
             throttle: Throttle::default(),
             strangers: Strangers::default(),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            failures: Mutex::default(),
             live: Hub::default(),
             stopping: watch::Sender::new(false),
         }))

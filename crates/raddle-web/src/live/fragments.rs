@@ -17,7 +17,10 @@ pub(super) struct Fragment {
 
 /// All parts of a screen, in order.
 pub(super) fn of_page(page: &Page) -> Vec<Fragment> {
-    let mut fragments = Vec::new();
+    let mut fragments = vec![
+        Fragment::new("b-head".into(), page.head_html()),
+        Fragment::new("b-facets".into(), page.facets_html()),
+    ];
     for block in &page.blocks {
         match &block.body {
             // Rows of a list never move under the reader: each is replaced alone.
@@ -79,17 +82,17 @@ mod tests {
     fn only_what_differs_is_sent_and_passing_time_is_no_difference() {
         let fragment = |id: &str, html: &str| Fragment::new(id.into(), html.into());
         let old = [
-            fragment("a", "<p>1 <time datetime=\"x\">3s ago</time></p>"),
+            fragment("a", "<p>1 <time title=\"x\">3s ago</time></p>"),
             fragment("b", "<p>1</p>"),
         ];
         let new = [
-            fragment("a", "<p>1 <time datetime=\"x\">4s ago</time></p>"),
+            fragment("a", "<p>1 <time title=\"x\">4s ago</time></p>"),
             fragment("b", "<p>2</p>"),
             fragment("c", "<p>3</p>"),
         ];
         let ids: Vec<&str> = changed(&old, &new).iter().map(|it| it.id.as_str()).collect();
         assert_eq!(ids, ["b", "c"]);
-        let other = [fragment("a", "<p>1 <time datetime=\"y\">3s ago</time></p>")];
+        let other = [fragment("a", "<p>1 <time title=\"y\">3s ago</time></p>")];
         assert_eq!(changed(&old, &other).len(), 1);
         assert_eq!(without_times("<time x"), "<time x");
     }

@@ -1,13 +1,17 @@
 //! What forms of pages do. Each answer leads back to a page, which says what was done.
 
+use std::time::Duration;
+
 use axum::{
     extract::{Extension, Request, State},
     http::StatusCode,
     response::Response,
 };
-use raddle_broker::{DeliveryOutcome, NewTask, queues};
+use futures_util::{StreamExt, stream};
+use raddle_broker::{NewTask, queues};
 use raddle_client::{schedule, text::count};
 use raddle_model::{ControlCommand, ControlMessage, TaskSpec, Tid};
+use raddle_view::control::{CommandOutcome, send_command};
 
 use super::{
     context::{Context, encode, parse_query},
@@ -16,6 +20,7 @@ use super::{
     tasks::VERBS,
 };
 use crate::{
+    api::control::retry_task,
     audit::AuditNote,
     auth::{Caller, Right},
     problem::{Problem, Result},
@@ -24,6 +29,10 @@ use crate::{
 
 /// The longest form. A spec is the longest field.
 const MAX_FORM: usize = 4 << 20;
+/// How long a page waits for the reply of a worker. The page shows what comes later.
+const WITHIN: Duration = Duration::from_secs(3);
+/// How many tasks are acted on at once.
+const AT_ONCE: usize = 64;
 /// The most tasks that one form may select.
 const MAX_SELECTED: usize = 1_000;
 
@@ -84,7 +93,7 @@ async fn act(cx: &Context, verb: &str, tid: Tid) -> Result<String> {
     let broker = cx.broker();
     let command = match verb {
         "retry" => {
-            let new = broker.resubmit(tid, false).await?;
+            let new = retry_task(&cx.state, tid).await?;
             return Ok(format!("submitted again as {new}"));
         }
         "delete" => {
@@ -99,8 +108,9 @@ async fn act(cx: &Context, verb: &str, tid: Tid) -> Result<String> {
         "resume" => ControlCommand::Resume,
         _ => return Err(Problem::bad_request("choose an action")),
     };
-    Ok(match broker.control(tid, ControlMessage::new(command)).await? {
-        DeliveryOutcome::Sent => format!("{verb} was sent to its worker"),
+    let message = ControlMessage::new(command);
+    Ok(match send_command(broker, tid, message, WITHIN).await? {
+        CommandOutcome::NoReply(unanswered) => unanswered.describe(tid, command),
         _ => format!("{verb}: done"),
     })
 }
@@ -118,8 +128,10 @@ pub(super) async fn on_tasks(
     sent.cx.caller.require(right)?;
     let (tids, back) = (sent.tids(), sent.back("/tasks"));
     let (mut done, mut said, mut problem) = (0, String::new(), None);
-    for tid in &tids {
-        match act(&sent.cx, verb, *tid).await {
+    let cx = &sent.cx;
+    let results = stream::iter(tids.clone()).map(|tid| act(cx, verb, tid)).buffered(AT_ONCE);
+    for result in results.collect::<Vec<_>>().await {
+        match result {
             Ok(text) => (done, said) = (done + 1, text),
             Err(error) => problem = Some(error),
         }
@@ -295,7 +307,8 @@ pub(super) async fn on_failures(
     request: Request,
 ) -> Result<Response> {
     let sent = Sent::read(state, caller, request).await?;
-    let (tids, mut done) = (sent.tids(), 0);
+    let tids = sent.get("tids").split(' ').filter_map(|tid| tid.parse::<Tid>().ok());
+    let (tids, mut done): (Vec<_>, _) = (tids.take(MAX_SELECTED).collect(), 0);
     for tid in &tids {
         // One that was submitted again meanwhile is no dead letter any more.
         done += u64::from(sent.cx.broker().resubmit(*tid, true).await.is_ok());

@@ -56,9 +56,9 @@ impl Context {
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// The ids of the rows that a live page shows.
+    /// The ids of the rows that a live list shows; `None` for a request that names none.
     pub(crate) fn rows(&self) -> Option<Vec<Tid>> {
-        let rows = self.param("rows")?;
+        let (_, rows) = self.params.iter().find(|(key, _)| key == "rows")?;
         Some(rows.split(',').filter_map(|tid| tid.parse().ok()).take(MAX_ROWS).collect())
     }
 
@@ -86,7 +86,6 @@ impl Context {
     pub(crate) fn task(&self, tid: Tid) -> Cell {
         Cell::Task {
             href: self.url(&format!("/tasks/{tid}")),
-            tid,
             short: tid.short(),
         }
     }
@@ -94,7 +93,6 @@ impl Context {
     pub(crate) fn worker(&self, tid: Tid) -> Cell {
         Cell::Task {
             href: self.url(&format!("/workers/{tid}")),
-            tid,
             short: tid.short(),
         }
     }

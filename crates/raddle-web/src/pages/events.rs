@@ -1,10 +1,8 @@
 //! Events: the end of the log of all tasks, or the log around a moment.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
-use raddle_broker::Broker;
 use raddle_model::{TaskEvent, Tid};
+use raddle_view::events::{last_events, task_events};
 
 use super::{
     context::{Context, cut},
@@ -16,14 +14,6 @@ use crate::problem::{Problem, Result};
 
 /// How many events are shown.
 const SHOWN: usize = 100;
-/// How far back the page looks for the end of the log, and how far at most.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
-const LONGEST_LOOK: Duration = Duration::from_hours(24);
-/// How many events are read at once.
-const SLICE: u32 = 1_000;
-/// How many slices one request reads.
-const SLICES: usize = 20;
-
 pub(super) async fn show(cx: &Context) -> Result<Page> {
     let of_task = match cx.param("tid") {
         Some(text) => Some(search::tid_of(cx, text).await?),
@@ -104,50 +94,14 @@ pub(crate) fn row(cx: &Context, event: &TaskEvent) -> Row {
     }
 }
 
-/// The last events before a time, oldest first. An event's id is its time, so the log is read from
-/// a guess on, and from an earlier one if that was too late.
+/// The last events, of one task or of all.
 async fn newest(cx: &Context, of_task: Option<Tid>, until: Option<Timestamp>) -> Result<Vec<TaskEvent>> {
-    let broker = cx.broker();
-    if let Some(tid) = of_task {
-        return read_from(broker, tid.as_u64() - 1, of_task, until).await;
-    }
-    let end = match until {
-        Some(at) => nanos(at),
-        None => broker.last_event().await?,
+    let Some(tid) = of_task else {
+        return Ok(last_events(cx.broker(), until, SHOWN).await?.items);
     };
-    let (mut back, mut events) = (FIRST_LOOK, Vec::new());
-    while events.len() < SHOWN && back <= LONGEST_LOOK {
-        let from = end.saturating_sub(u64::try_from(back.as_nanos()).unwrap_or(u64::MAX));
-        events = read_from(broker, from, None, until).await?;
-        back *= 10;
-    }
-    Ok(events)
-}
-
-async fn read_from(
-    broker: &dyn Broker,
-    mut after: u64,
-    of_task: Option<Tid>,
-    until: Option<Timestamp>,
-) -> Result<Vec<TaskEvent>> {
-    let mut events = Vec::new();
-    for _ in 0..SLICES {
-        let slice = broker.events(Some(after), of_task, SLICE, Duration::ZERO).await?;
-        let Some(last) = slice.last() else { break };
-        after = last.id.as_u64();
-        let is_end = slice.len() < SLICE as usize || until.is_some_and(|until| last.at >= until);
-        events.extend(slice.into_iter().filter(|event| until.is_none_or(|until| event.at < until)));
-        let surplus = events.len().saturating_sub(SHOWN);
-        events.drain(..surplus);
-        if is_end {
-            break;
-        }
-    }
-    Ok(events)
-}
-
-fn nanos(at: Timestamp) -> u64 {
-    u64::try_from(at.as_nanosecond()).unwrap_or(0)
+    let mut events = task_events(cx.broker(), tid).await?;
+    events.retain(|event| until.is_none_or(|until| event.at < until));
+    Ok(events.split_off(events.len().saturating_sub(SHOWN)))
 }
 
 fn parse_time(text: &str) -> Result<Timestamp> {

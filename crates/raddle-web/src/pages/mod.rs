@@ -82,10 +82,10 @@ pub(crate) async fn screen(cx: &Context) -> Result<Page> {
 
 /// How many tasks of a list are newer than those on the screen, if the screen is a list.
 pub(crate) async fn count_newer(cx: &Context) -> Result<Option<usize>> {
-    let newest = cx.rows().and_then(|rows| rows.into_iter().max());
-    match (cx.segments.as_slice(), newest, cx.param("before")) {
-        ([path], Some(newest), None) if path == "tasks" => {
+    match (cx.segments.as_slice(), cx.rows(), cx.param("before")) {
+        ([path], Some(rows), None) if path == "tasks" => {
             let query = search::parse(cx.param("q").unwrap_or_default())?;
+            let newest = rows.into_iter().max();
             Ok(Some(search::count_newer(cx, &query, newest).await?))
         }
         _ => Ok(None),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use askama::{Template, filters::HtmlSafe};
 use jiff::Timestamp;
 use raddle_client::text;
-use raddle_model::{TaskState, Tid, tid::ShortTid, worker::WorkerStatus};
+use raddle_model::{TaskState, tid::ShortTid, worker::WorkerStatus};
 
 use super::charts::Svg;
 
@@ -183,7 +183,6 @@ pub(crate) enum Cell {
     },
     Task {
         href: String,
-        tid: Tid,
         short: ShortTid,
     },
     Named {
@@ -194,7 +193,6 @@ pub(crate) enum Cell {
     Under(String),
     State(Badge),
     Time {
-        iso: String,
         absolute: String,
         relative: String,
     },
@@ -205,7 +203,7 @@ pub(crate) enum Cell {
     },
     /// A time span that still grows.
     Since {
-        iso: String,
+        absolute: String,
         text: String,
     },
     Bar {
@@ -227,6 +225,18 @@ pub(crate) struct Badge {
 }
 
 #[derive(Template)]
+#[template(path = "head.html")]
+struct HeadTemplate<'a> {
+    page: &'a Page,
+}
+
+#[derive(Template)]
+#[template(path = "facets.html")]
+struct FacetsTemplate<'a> {
+    page: &'a Page,
+}
+
+#[derive(Template)]
 #[template(path = "row.html")]
 struct RowTemplate<'a> {
     row: &'a Row,
@@ -238,6 +248,18 @@ impl HtmlSafe for Cell {}
 impl HtmlSafe for Block {}
 impl HtmlSafe for Action {}
 impl HtmlSafe for Empty {}
+
+impl Page {
+    /// The title with its buttons alone.
+    pub(crate) fn head_html(&self) -> String {
+        HeadTemplate { page: self }.render().unwrap_or_default()
+    }
+
+    /// The filters alone.
+    pub(crate) fn facets_html(&self) -> String {
+        FacetsTemplate { page: self }.render().unwrap_or_default()
+    }
+}
 
 impl Block {
     pub(crate) fn new(id: impl Into<String>, title: impl Into<String>, body: Body) -> Self {
@@ -355,7 +377,6 @@ impl Cell {
             false => format!("{} ago", text::age(at, now)),
         };
         Self::Time {
-            iso: at.to_string(),
             absolute: text::time(at),
             relative,
         }
@@ -368,7 +389,7 @@ impl Cell {
     /// The time since then.
     pub(crate) fn since(at: Timestamp, now: Timestamp) -> Self {
         Self::Since {
-            iso: at.to_string(),
+            absolute: text::time(at),
             text: text::age(at, now),
         }
     }

@@ -3,12 +3,12 @@
 use raddle_broker::TaskFilter;
 use raddle_client::text;
 use raddle_model::{TaskState, TaskView, WorkerEntry};
-use raddle_view::{overview::Overview, select::FAILED};
+use raddle_view::{overview::Overview, queues::QueueList, select::FAILED};
 
 use super::{
     context::Context,
-    model::{Block, Body, Cell, Empty, Notice, Page, Stat, Table, number, worker_badge},
-    queues::waiting_reasons,
+    model::{Block, Body, Cell, Empty, Page, Stat, Table, number, worker_badge},
+    queues::stuck_notices,
     tasks::{name_cell, task_row},
 };
 use crate::problem::Result;
@@ -34,7 +34,7 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
     let oldest = newest(vec![TaskState::Created], 1).await?;
     let has_tasks = overview.tasks.values().any(|n| *n > 0);
     let mut blocks = vec![Block::new("numbers", "", Body::Stats(stats(cx, &overview))).width("flat")];
-    let waiting = waiting_reasons(cx, &overview.ready).await?;
+    let waiting = stuck_notices(&QueueList::read(broker).await?);
     if !has_tasks && oldest.is_empty() {
         blocks.push(welcome());
     }
@@ -162,9 +162,4 @@ fn failure_block(cx: &Context, tasks: &[TaskView]) -> Block {
         href: cx.url("/failures"),
         text: "By cause".into(),
     })
-}
-
-/// A notice about a queue.
-pub(super) fn notice(tone: &'static str, text: String, hint: Option<String>) -> Notice {
-    Notice { tone, text, hint }
 }

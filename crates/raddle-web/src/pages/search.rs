@@ -6,18 +6,16 @@ use raddle_model::{
     query::TaskQuery,
     tid::TidArg,
 };
-use raddle_view::find::resolve_short_id;
+use raddle_view::{
+    find::resolve_short_id,
+    tasks::{TaskListOptions, list_tasks},
+};
 
 use super::context::Context;
 use crate::problem::{Problem, Result};
 
 /// How many tasks a page shows.
 pub(super) const PAGE: usize = 50;
-/// How many records one request looks at, at most.
-const LOOK_AT: u64 = 20_000;
-/// How many records are read at once.
-const SLICE: u32 = 1_000;
-
 /// A page of tasks, newest first.
 pub(super) struct Found {
     pub(super) tasks: Vec<TaskView>,
@@ -38,48 +36,18 @@ pub(super) fn parse(text: &str) -> Result<TaskQuery> {
 }
 
 /// Finds a page of tasks that are older than `before`.
-pub(super) async fn find(cx: &Context, query: &TaskQuery, mut before: Option<Tid>) -> Result<Found> {
-    let (mut tasks, mut looked_at) = (Vec::new(), 0);
-    let oldest = query.oldest(cx.now);
-    loop {
-        let filter = TaskFilter {
-            states: query.states(),
-            before,
-            limit: SLICE,
-            ..TaskFilter::default()
-        };
-        let slice = cx.broker().tasks(filter).await?;
-        let is_last = slice.len() < SLICE as usize;
-        for task in slice {
-            looked_at += 1;
-            if oldest.is_some_and(|oldest| task.created_at < oldest) {
-                return Ok(Found {
-                    tasks,
-                    next: None,
-                    looked_at,
-                });
-            }
-            before = Some(task.tid);
-            if query.matches(&task, cx.now) {
-                tasks.push(task);
-            }
-            if tasks.len() == PAGE {
-                return Ok(Found {
-                    tasks,
-                    next: before,
-                    looked_at,
-                });
-            }
-        }
-        if is_last || looked_at >= LOOK_AT {
-            let next = before.filter(|_| !is_last);
-            return Ok(Found {
-                tasks,
-                next,
-                looked_at,
-            });
-        }
-    }
+pub(super) async fn find(cx: &Context, query: &TaskQuery, before: Option<Tid>) -> Result<Found> {
+    let options = TaskListOptions {
+        before,
+        limit: PAGE as u32,
+        ..TaskListOptions::default()
+    };
+    let list = list_tasks(cx.broker(), query, &options).await?;
+    Ok(Found {
+        tasks: list.items,
+        next: list.next,
+        looked_at: list.looked_at,
+    })
 }
 
 /// The tasks with these ids, newest first, whatever they are now.
@@ -93,9 +61,9 @@ pub(super) async fn among(cx: &Context, tids: Vec<Tid>) -> Result<Vec<TaskView>>
 }
 
 /// How many matching tasks are newer than `than`, up to a page of them.
-pub(super) async fn count_newer(cx: &Context, query: &TaskQuery, than: Tid) -> Result<usize> {
+pub(super) async fn count_newer(cx: &Context, query: &TaskQuery, than: Option<Tid>) -> Result<usize> {
     let found = find(cx, query, None).await?;
-    Ok(found.tasks.iter().filter(|task| task.tid > than).count())
+    Ok(found.tasks.iter().filter(|task| Some(task.tid) > than).count())
 }
 
 /// The task that ten or nineteen digits name.

@@ -8,8 +8,9 @@ use raddle_client::{
 };
 use raddle_model::{TaskEvent, TaskEventKind, TaskState, TaskView, Tid};
 use raddle_view::{
+    events::{AttemptSpan, attempts as attempts_of, task_events},
     find::get_task_or_worker,
-    task::{attempt_limits, expiry, run_time},
+    task::{attempt_limits, expiry},
 };
 
 use super::{
@@ -25,10 +26,6 @@ use crate::{auth::Right, problem::Result};
 
 mod attempts;
 
-use attempts::Attempt;
-
-/// How many events are read: a task with more has been tried thousands of times.
-const MAX_EVENTS: u32 = 1_000;
 /// How many events are shown.
 const SHOWN_EVENTS: usize = 50;
 /// How many tasks that it has submitted are shown.
@@ -38,8 +35,8 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
     let broker = cx.broker();
     let tid = search::tid_of(cx, arg).await?;
     let (task, _) = get_task_or_worker(broker, tid).await?;
-    let events = broker.events(Some(tid.as_u64() - 1), Some(tid), MAX_EVENTS, Duration::ZERO).await?;
-    let attempts = attempts::of_events(&task, &events);
+    let events = task_events(broker, tid).await?;
+    let attempts = attempts_of(&events);
     let mut blocks = Vec::new();
     if !task.state.is_terminal() || task.paused {
         blocks.push(explain_block(cx, &task).await?);
@@ -92,7 +89,7 @@ fn subtitle(cx: &Context, task: &TaskView) -> Vec<Cell> {
     cells.push(Cell::Many(vec![Cell::soft("created"), Cell::time(task.created_at, cx.now)]));
     match (task.finished_at, task.claimed_at) {
         (Some(_), _) => {
-            if let Some(took) = run_time(task, cx.now) {
+            if let Some(took) = task.run_time(cx.now) {
                 cells.push(Cell::text(format!("took {}", three_digits(took))));
             }
         }
@@ -204,7 +201,7 @@ fn facts(cx: &Context, task: &TaskView) -> Block {
     Block::new("facts", "Facts", Body::Fields(fields))
 }
 
-fn path_block(cx: &Context, task: &TaskView, events: &[TaskEvent], attempts: &[Attempt]) -> Block {
+fn path_block(cx: &Context, task: &TaskView, events: &[TaskEvent], attempts: &[AttemptSpan]) -> Block {
     let visited: Vec<TaskState> = events
         .iter()
         .filter_map(|event| match event.event {
@@ -222,22 +219,22 @@ fn path_block(cx: &Context, task: &TaskView, events: &[TaskEvent], attempts: &[A
     Block::new("path", "The way it took", Body::Chart { svg, legend })
 }
 
-fn attempts_block(cx: &Context, attempts: &[Attempt]) -> Block {
+fn attempts_block(cx: &Context, attempts: &[AttemptSpan]) -> Block {
     let mut table = Table::new(&[("Try", "num"), ("Worker", "p2"), ("Began", "num nowrap"), ("Ran", "num nowrap"), ("How it ended", "")]);
     for attempt in attempts.iter().rev().take(SHOWN_EVENTS) {
-        let ran = attempt.ended.zip(attempt.began).and_then(|(end, begin)| Duration::try_from(end.duration_since(begin)).ok());
-        let how = match attempt.outcome {
+        let ran = attempt.ended_at.zip(attempt.started_at).and_then(|(end, begin)| Duration::try_from(end.duration_since(begin)).ok());
+        let how = match attempt.end {
             Some(kind) => Cell::Many(vec![event_badge(kind), Cell::soft(attempt.detail.as_deref().map(cut).unwrap_or_default())]),
             None => Cell::badge("running", "running", "run"),
         };
         let cells = vec![
-            Cell::text(attempt.number.to_string()),
+            Cell::text(attempt.attempt.to_string()),
             attempt.worker.map_or_else(Cell::none, |tid| cx.worker(tid)),
-            Cell::time_or_none(attempt.began, cx.now),
+            Cell::time(attempt.started_at.unwrap_or(attempt.claimed_at), cx.now),
             Cell::took(ran),
             how,
         ];
-        table.push(format!("a{}", attempt.number), "attempt", cells);
+        table.push(format!("a{}", attempt.attempt), "attempt", cells);
     }
     Block::new("attempts", "Attempts", Body::Table(table))
 }

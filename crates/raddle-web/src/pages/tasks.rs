@@ -1,7 +1,6 @@
 //! Tasks: the list that a query finds.
 
 use raddle_model::{TaskState, TaskView, Tid};
-use raddle_view::task::run_time;
 
 use super::{
     context::{Context, cut, encode, shell},
@@ -149,7 +148,7 @@ fn pager(cx: &Context, text: &str, before: Option<Tid>, found: &search::Found) -
 fn list_row(cx: &Context, task: &TaskView) -> Vec<Cell> {
     let took = match (task.finished_at, task.claimed_at) {
         (None, Some(at)) => Cell::since(at, cx.now),
-        _ => Cell::took(run_time(task, cx.now)),
+        _ => Cell::took(task.run_time(cx.now)),
     };
     let tries = match task.attempt {
         0 => Cell::none(),
@@ -195,7 +194,7 @@ pub(super) fn task_row(cx: &Context, task: &TaskView) -> Vec<Cell> {
         state_cell(task),
         name_cell(cx, task),
         Cell::text(&task.spec.queue),
-        Cell::took(run_time(task, cx.now)),
+        Cell::took(task.run_time(cx.now)),
         Cell::time_or_none(task.finished_at, cx.now),
     ]
 }

@@ -41,9 +41,14 @@ pub(crate) fn send(
         head += &format!("{name}: {value}\r\n");
     }
     stream.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
-    let mut bytes = Vec::new();
-    // A peer that closes early is an error of the test below.
-    let _ = stream.read_to_end(&mut bytes);
+    let (mut bytes, mut piece) = (Vec::new(), [0; 16 << 10]);
+    // Some servers keep the connection open whatever they are asked.
+    while !is_whole(&bytes) {
+        match stream.read(&mut piece) {
+            Ok(0) | Err(_) => break,
+            Ok(n) => bytes.extend_from_slice(&piece[..n]),
+        }
+    }
     let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
@@ -56,6 +61,18 @@ pub(crate) fn send(
         head: head.to_owned(),
         body,
     }
+}
+
+/// Whether a response with a `Content-Length` has arrived.
+fn is_whole(bytes: &[u8]) -> bool {
+    let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return false;
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    length.is_some_and(|length| bytes.len() >= end + 4 + length)
 }
 
 fn dechunk(mut text: &str) -> String {

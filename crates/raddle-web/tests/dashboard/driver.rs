@@ -38,7 +38,7 @@ impl Browser {
         let port = lines
             .by_ref()
             .map_while(Result::ok)
-            .find_map(|line| line.split("on port ").nth(1)?.trim_end_matches('.').trim().parse::<u16>().ok())
+            .find_map(|line| line.split("on port ").nth(1)?.trim_end_matches('.').trim().parse::<u16>().ok().filter(|port| *port > 0))
             .expect("chromedriver must say its port");
         // Its output must be read as long as it runs.
         std::thread::spawn(move || lines.for_each(drop));
@@ -127,10 +127,6 @@ impl Browser {
         let element = self.post("/element", &json!({ "using": "css selector", "value": selector }));
         let id = element.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
         self.post(&format!("/element/{id}/value"), &json!({ "text": text }));
-    }
-
-    pub(crate) fn accept_dialog(&self) {
-        self.post("/alert/accept", &json!({}));
     }
 
     /// Waits until a script returns true.

@@ -2,7 +2,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,6 +33,8 @@ pub(crate) struct Site {
     pub(crate) runtime: Runtime,
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) address: SocketAddr,
+    /// How many streams were opened.
+    pub(crate) streams: Arc<AtomicUsize>,
     options: Options,
     served: Option<(App, JoinHandle<()>)>,
     _directory: TempDir,
@@ -51,6 +56,7 @@ impl Site {
             runtime,
             broker,
             address: "127.0.0.1:0".parse().unwrap(),
+            streams: Arc::default(),
             options,
             served: None,
             _directory: directory,
@@ -62,7 +68,13 @@ impl Site {
     /// Serves, at the same address as before.
     pub(crate) fn start(&mut self) {
         let app = App::new(Arc::clone(&self.broker), self.options.clone());
-        let router = app.router();
+        let streams = Arc::clone(&self.streams);
+        let router = app.router().layer(axum::middleware::map_request(move |request: axum::extract::Request| {
+            if request.uri().path() == "/live" {
+                streams.fetch_add(1, Ordering::Relaxed);
+            }
+            async { request }
+        }));
         let listener = self.runtime.block_on(TcpListener::bind(self.address)).unwrap();
         self.address = listener.local_addr().unwrap();
         let accept = async move {
