@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::hub::{self, Subscription};
 use crate::{
+    audit::Unrecorded,
     auth::{Caller, Right},
     pages::context::parse_query,
     problem::{Problem, Result},
@@ -111,7 +112,7 @@ async fn show(
     Extension(caller): Extension<Caller>,
     Path(session): Path<String>,
     request: Request,
-) -> Result<StatusCode> {
+) -> Result<impl IntoResponse> {
     let bytes = axum::body::to_bytes(request.into_body(), MAX_LIST)
         .await
         .map_err(|_| Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "the list is too long"))?;
@@ -122,7 +123,7 @@ async fn show(
         .map(|(_, screen)| screen)
         .collect();
     match hub::show(&state, &caller, &session, screens) {
-        true => Ok(StatusCode::NO_CONTENT),
+        true => Ok((Extension(Unrecorded), StatusCode::NO_CONTENT)),
         false => Err(Problem::not_found("the stream has ended: open another")),
     }
 }

@@ -6,10 +6,10 @@ use raddle_model::{TaskState, TaskView, WorkerEntry};
 use raddle_view::{overview::Overview, queues::QueueList, select::FAILED};
 
 use super::{
-    context::Context,
+    context::{Context, cut},
     model::{Block, Body, Cell, Empty, Page, Stat, Table, number, worker_badge},
     queues::stuck_notices,
-    tasks::{name_cell, task_row},
+    tasks::task_row,
 };
 use crate::problem::Result;
 
@@ -106,12 +106,17 @@ fn welcome() -> Block {
 }
 
 fn running_block(cx: &Context, tasks: &[TaskView]) -> Block {
-    let mut table = Table::new(&[("Task", ""), ("Queue", "p2"), ("Progress", "p2"), ("Runs for", "num")])
+    let mut table = Table::new(&[("Task", ""), ("Queue", "p2"), ("Progress", ""), ("Runs for", "num nowrap")])
         .empty(Empty::new("Nothing runs", "Tasks that run now are listed here.", ""));
     for task in tasks {
         let progress = task.progress.as_ref().map_or_else(Cell::none, progress_cell);
         let since = task.claimed_at.map_or_else(Cell::none, |at| Cell::since(at, cx.now));
-        let cells = vec![name_cell(cx, task), Cell::text(&task.spec.queue), progress, since];
+        let name = Cell::Named {
+            href: cx.url(&format!("/tasks/{}", task.tid)),
+            name: cut(task.spec.display_name()),
+            under: None,
+        };
+        let cells = vec![name, Cell::text(&task.spec.queue), progress, since];
         table.push(task.tid.to_string(), task.spec.display_name(), cells);
     }
     Block::new("running", "Running now", Body::Table(table)).width("half").note(Cell::Link {

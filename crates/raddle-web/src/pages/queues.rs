@@ -3,7 +3,7 @@
 use raddle_broker::TaskFilter;
 use raddle_client::text::count;
 use raddle_model::{QueueName, TaskState};
-use raddle_view::queues::{QueueList, QueueState};
+use raddle_view::queues::{QueueList, QueueState, StuckTasks};
 
 use super::{
     context::{Context, encode, shell},
@@ -77,10 +77,19 @@ pub(super) fn stuck_notices(list: &QueueList) -> Vec<Notice> {
     stuck
         .map(|(queue, stuck)| Notice {
             tone: "warn",
-            text: format!("{}: {} {}", queue.queue, count(stuck.tasks, "task"), stuck.explanation),
+            text: format!("{}: {}", queue.queue, sentence(stuck)),
             hint: stuck.hint.clone(),
         })
         .collect()
+}
+
+/// `3 tasks wait: no worker is alive`
+fn sentence(stuck: &StuckTasks) -> String {
+    let tasks = count(stuck.tasks, "task");
+    match stuck.explanation.strip_prefix("waits") {
+        Some(rest) if stuck.tasks != 1 => format!("{tasks} wait{rest}"),
+        _ => format!("{tasks} {}", stuck.explanation),
+    }
 }
 
 pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
@@ -109,7 +118,7 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
     if !queue.stuck.is_empty() {
         let notices = queue.stuck.iter().map(|stuck| Notice {
             tone: "warn",
-            text: format!("{} {}", count(stuck.tasks, "task"), stuck.explanation),
+            text: sentence(stuck),
             hint: stuck.hint.clone(),
         });
         blocks.push(Block::new("waiting", "Why its tasks wait", Body::Notices(notices.collect())));

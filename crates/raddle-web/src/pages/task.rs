@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use raddle_client::{
-    explain::explain_task,
+    explain::{WaitReason, explain_task},
     text::three_digits,
 };
 use raddle_model::{TaskEvent, TaskEventKind, TaskState, TaskView, Tid};
@@ -127,10 +127,11 @@ fn actions(cx: &Context, task: &TaskView) -> Vec<Action> {
 
 async fn explain_block(cx: &Context, task: &TaskView) -> Result<Block> {
     let explanation = explain_task(cx.broker(), task).await?;
-    let tone = match (task.state, explanation.is_unserved()) {
-        (_, true) => "warn",
-        (TaskState::Created, _) => "",
-        _ => "run",
+    let tone = match explanation.reason {
+        WaitReason::Delayed { .. } | WaitReason::Behind { .. } | WaitReason::Launched { .. } | WaitReason::Finished => "",
+        WaitReason::Next { .. } | WaitReason::Worker { .. } => "run",
+        WaitReason::Running { worker_alive, .. } if worker_alive => "run",
+        _ => "warn",
     };
     let notice = Notice {
         tone,
