@@ -7,6 +7,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::{
     complete::{TaskEnding, end_active, end_attempt},
+    counts::Counter,
     reclaim::report,
     registry::worker_row_at,
     submit::refresh_parts,
@@ -61,16 +62,19 @@ pub(super) fn claim(
 
 /// Moves delayed tasks that are due to `ready`.
 fn promote(tx: &mut Tx<'_>) -> rusqlite::Result<()> {
-    let due: Vec<(Tid, AttemptCounters)> = tx
+    let due: Vec<(Tid, AttemptCounters, i64)> = tx
         .db()
         .prepare_cached(
-            "SELECT tid, attempt, failures, losses FROM delayed WHERE run_at <= ?1 ORDER BY run_at LIMIT ?2",
+            "SELECT tid, attempt, failures, losses, partition_id FROM delayed JOIN tasks USING (tid)
+             WHERE run_at <= ?1 ORDER BY run_at LIMIT ?2",
         )?
-        .query_map(params![tx.now, PROMOTED_AT_ONCE], |row| Ok((tid_at(row, 0)?, counters(row, 1)?)))?
+        .query_map(params![tx.now, PROMOTED_AT_ONCE], |row| {
+            Ok((tid_at(row, 0)?, counters(row, 1)?, row.get(4)?))
+        })?
         .collect::<rusqlite::Result<_>>()?;
-    for (tid, counters) in due {
-        tx.dequeue(tid, WaitingLocation::Delayed)?;
-        tx.enqueue(tid, counters, None)?;
+    for (tid, counters, partition_id) in due {
+        tx.dequeue(tid, partition_id, WaitingLocation::Delayed)?;
+        tx.enqueue(tid, partition_id, counters, None)?;
     }
     Ok(())
 }
@@ -145,8 +149,8 @@ fn take(
         ];
         tx.db()
             .prepare_cached(
-                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, ephemeral, ttl, has_unique_key, attempt, failures, losses)
-                 SELECT tid, ?5, ?6, ?7, ?8, ttl, has_unique_key, attempt + 1, failures, losses FROM ready
+                "INSERT OR ROLLBACK INTO active (tid, owner, state, claimed_at, ephemeral, partition_id, ttl, has_unique_key, attempt, failures, losses)
+                 SELECT tid, ?5, ?6, ?7, ?8, partition_id, ttl, has_unique_key, attempt + 1, failures, losses FROM ready
                  WHERE partition_id = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
             )?
             .execute(params![
@@ -164,6 +168,9 @@ fn take(
                 "DELETE FROM ready WHERE partition_id = ?1 AND rank = ?2 AND tid BETWEEN ?3 AND ?4",
             )?
             .execute(key)?;
+        let claimed = run.len() as i64;
+        tx.count(first.partition_id, Counter::Ready, -claimed);
+        tx.count(first.partition_id, Counter::Spawning, claimed);
         for ClaimCandidate {
             tid,
             counters,

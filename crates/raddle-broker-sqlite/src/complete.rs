@@ -10,13 +10,15 @@ use raddle_model::{
     AttemptCounters, AttemptReport, NextStep, Progress, TaskEventKind, TaskState, Tid, next_step,
     time,
 };
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     bulk_insert::BulkStatement,
     chain,
     claim::spec_of,
-    clock, control, purge,
+    clock, control,
+    counts::Counter,
+    purge,
     tx::{ACTIVE_COLUMNS, ActiveTask, Tx, TxError, WaitingTask, active_at, find_attempt},
 };
 use raddle_broker::{AttemptId, Completion, CompletionOutcome, OutputStream, Release};
@@ -27,20 +29,27 @@ pub(super) fn started(
     attempt_id: AttemptId,
     pid: Option<u32>,
 ) -> Result<(), TxError> {
-    let changed = tx
+    let partition_id: Option<i64> = tx
         .db()
         .prepare_cached(
-            "UPDATE active SET state = ?3, pid = ?4 WHERE tid = ?1 AND attempt = ?2 AND owner = ?6 AND state = ?5",
+            "UPDATE active SET state = ?3, pid = ?4 WHERE tid = ?1 AND attempt = ?2 AND owner = ?6 AND state = ?5
+             RETURNING partition_id",
         )?
-        .execute(params![
-            attempt_id.tid.as_i64(),
-            attempt_id.attempt,
-            TaskState::Running as u8,
-            pid,
-            TaskState::Spawning as u8,
-            attempt_id.owner.as_i64()
-        ])?;
-    if changed > 0 {
+        .query_row(
+            params![
+                attempt_id.tid.as_i64(),
+                attempt_id.attempt,
+                TaskState::Running as u8,
+                pid,
+                TaskState::Spawning as u8,
+                attempt_id.owner.as_i64()
+            ],
+            |row| row.get(0),
+        )
+        .optional()?;
+    if let Some(partition_id) = partition_id {
+        tx.count(partition_id, Counter::Spawning, -1);
+        tx.count(partition_id, Counter::Running, 1);
         tx.event(
             attempt_id.tid,
             TaskEventKind::Running,
@@ -152,6 +161,7 @@ pub(super) fn complete(
                 } else if active.chained {
                     chain::discard(tx, attempt_id.tid)?;
                 }
+                tx.count(active.partition_id, Counter::for_state(active.state), -1);
                 let active = ActiveTask { counters, ..active };
                 records.push(FinalRecord::of_active(
                     tx,
@@ -373,9 +383,9 @@ fn requeue(
     run_at: Option<i64>,
 ) -> Result<CompletionOutcome, TxError> {
     if last.paused {
-        tx.hold(last.tid, last.counters, run_at)?;
+        tx.hold(last.tid, last.partition_id, last.counters, run_at)?;
     } else {
-        tx.enqueue(last.tid, last.counters, run_at)?;
+        tx.enqueue(last.tid, last.partition_id, last.counters, run_at)?;
     }
     // Control messages that the attempt did not act on apply to the task.
     if let Some(state) = control::apply_pending(tx, last.tid, last.pending_command)? {
@@ -384,6 +394,22 @@ fn requeue(
     Ok(CompletionOutcome::Retry(clock::timestamp(
         run_at.unwrap_or(tx.now),
     )))
+}
+
+/// Removes a task from the dead-letter queue.
+pub(super) fn remove_dead_letter(tx: &mut Tx<'_>, tid: Tid) -> rusqlite::Result<()> {
+    let partition_id: Option<i64> = tx
+        .db()
+        .prepare_cached(
+            "UPDATE finished SET dead_letter = 0 WHERE tid = ?1 AND dead_letter = 1
+             RETURNING (SELECT partition_id FROM tasks WHERE tid = ?1)",
+        )?
+        .query_row([tid.as_i64()], |row| row.get(0))
+        .optional()?;
+    if let Some(partition_id) = partition_id {
+        tx.count(partition_id, Counter::Dead, -1);
+    }
+    Ok(())
 }
 
 /// The end of a task.
@@ -412,7 +438,7 @@ pub(super) fn end_waiting(
     waiting: WaitingTask,
     ending: &TaskEnding<'_>,
 ) -> Result<(), TxError> {
-    tx.dequeue(tid, waiting.location)?;
+    tx.dequeue(tid, waiting.partition_id, waiting.location)?;
     let (ttl, has_unique_key): (i64, bool) = tx
         .db()
         .prepare_cached("SELECT ttl, has_unique_key FROM tasks WHERE tid = ?1")?
@@ -420,6 +446,7 @@ pub(super) fn end_waiting(
     let expires_at = tx.now.saturating_add(ttl);
     let record = FinalRecord {
         tid,
+        partition_id: waiting.partition_id,
         ending: *ending,
         owner: None,
         expires_at,
@@ -433,6 +460,7 @@ pub(super) fn end_waiting(
 /// A row of `finished`.
 struct FinalRecord<'a> {
     tid: Tid,
+    partition_id: i64,
     ending: TaskEnding<'a>,
     owner: Option<Tid>,
     expires_at: i64,
@@ -445,6 +473,7 @@ impl<'a> FinalRecord<'a> {
     fn of_active(tx: &Tx<'_>, active: &ActiveTask, ending: &TaskEnding<'a>) -> Self {
         let ActiveTask {
             tid,
+            partition_id,
             counters,
             has_unique_key,
             ephemeral,
@@ -455,6 +484,7 @@ impl<'a> FinalRecord<'a> {
         let expires_at = tx.now.saturating_add(active.ttl);
         Self {
             tid,
+            partition_id,
             ending: *ending,
             owner,
             expires_at,
@@ -503,6 +533,7 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
     }
     for FinalRecord {
         tid,
+        partition_id,
         ending,
         owner,
         counters,
@@ -520,6 +551,8 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
             tx.remove_worker(owner)?;
         }
         tx.delete_control_messages(*tid)?;
+        tx.count(*partition_id, Counter::for_state(ending.state), 1);
+        tx.count(*partition_id, Counter::Dead, ending.dead.into());
         let exit = &ending.report.exit;
         let detail = (!exit.is_success()).then(|| exit.to_string());
         tx.event(
@@ -550,7 +583,8 @@ fn json(value: &impl serde::Serialize) -> String {
 }
 
 /// Removes the claim of a task whose attempt did not succeed, and what the attempt chained.
-fn remove_claim(tx: &Tx<'_>, active: &ActiveTask) -> rusqlite::Result<()> {
+fn remove_claim(tx: &mut Tx<'_>, active: &ActiveTask) -> rusqlite::Result<()> {
+    tx.count(active.partition_id, Counter::for_state(active.state), -1);
     if active.chained {
         chain::discard(tx, active.tid)?;
     }

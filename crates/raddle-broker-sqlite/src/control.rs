@@ -53,8 +53,8 @@ fn apply_to_waiting(
         CommandEffect::End(state, exit) => return end(tx, tid, waiting, state, exit),
         CommandEffect::Hold => {
             paused = true;
-            tx.dequeue(tid, waiting.location)?;
-            tx.hold(tid, waiting.counters, waiting.run_at)?;
+            tx.dequeue(tid, waiting.partition_id, waiting.location)?;
+            tx.hold(tid, waiting.partition_id, waiting.counters, waiting.run_at)?;
             tx.event(
                 tid,
                 TaskEventKind::Paused,
@@ -65,8 +65,8 @@ fn apply_to_waiting(
         }
         CommandEffect::Free => {
             paused = false;
-            tx.dequeue(tid, WaitingLocation::Paused)?;
-            tx.enqueue(tid, waiting.counters, waiting.run_at)?;
+            tx.dequeue(tid, waiting.partition_id, WaitingLocation::Paused)?;
+            tx.enqueue(tid, waiting.partition_id, waiting.counters, waiting.run_at)?;
             tx.event(
                 tid,
                 TaskEventKind::Resumed,

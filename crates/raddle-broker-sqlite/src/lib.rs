@@ -15,6 +15,7 @@ mod claim;
 mod clock;
 mod complete;
 mod control;
+mod counts;
 mod file_mode;
 mod health;
 mod lease;
@@ -25,6 +26,7 @@ mod open;
 mod output;
 mod purge;
 mod query;
+mod reader;
 mod reclaim;
 mod registry;
 mod schedule;
@@ -53,6 +55,7 @@ use raddle_broker::{
     Error, Result,
     engine::{FOREVER, SAFETY_INTERVAL},
 };
+use reader::Reader;
 use shared_state::SharedState;
 use tx::{Tx, TxError};
 use writer::{Durability, Writer};
@@ -60,6 +63,7 @@ use writer::{Durability, Writer};
 /// A broker in a SQLite file.
 pub struct Sqlite {
     shared: Arc<HandleState>,
+    reader: Reader,
     /// Dropped before `Drop` waits for the thread.
     writer: Option<Writer>,
     /// Disconnected when the thread ends.
@@ -112,6 +116,7 @@ impl Sqlite {
     async fn start(location: DatabaseLocation) -> Result<Self> {
         let (writer, shared, ended) = Writer::start(location).await?;
         Ok(Self {
+            reader: Reader::new(Arc::clone(&shared)),
             shared,
             writer: Some(writer),
             ended: Mutex::new(ended),
@@ -133,8 +138,21 @@ impl Sqlite {
         self.await_reply(self.writer().write(durability, job)).await
     }
 
-    /// Runs `query` on one snapshot of the database.
+    /// Runs `query` on one snapshot of the database, on the reader thread.
     async fn read<T, F>(&self, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T, TxError> + Send + 'static,
+    {
+        match self.reader.read(query) {
+            Ok(reply) => self.await_reply(reply).await,
+            Err(query) => self.check_first(query).await,
+        }
+    }
+
+    /// Runs `query`, which precedes a write and takes microseconds, between two write groups: a
+    /// process that only writes needs no reader thread.
+    async fn check_first<T, F>(&self, query: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T, TxError> + Send + 'static,
@@ -260,6 +278,19 @@ impl HandleState {
                 })
             }
         }
+    }
+
+    /// Runs `query` on one snapshot of the database.
+    fn read_snapshot<T>(
+        &self,
+        connection: &Connection,
+        query: impl FnOnce(&Connection) -> Result<T, TxError>,
+    ) -> Result<T> {
+        self.check_not_replaced()?;
+        let snapshot = connection
+            .unchecked_transaction()
+            .map_err(|e| self.error(&e))?;
+        query(&snapshot).map_err(|fail| self.job_error(fail))
     }
 
     /// Fails if writes are impossible, or would not be durable.

@@ -12,8 +12,8 @@ use raddle_broker::{
     engine::follow::{FollowStep, LogRange},
 };
 
-/// The most rows that one read scans for the events of one task.
-const SCAN: u32 = 10_000;
+/// The most events of one task that one read returns.
+const MAX_EVENTS: u32 = 1000;
 
 /// Events of all tasks after `after`.
 fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<TaskEvent>> {
@@ -28,7 +28,7 @@ fn select(db: &Connection, after: u64, max: u32) -> rusqlite::Result<Vec<TaskEve
     .collect()
 }
 
-/// Events of one task after `after`, among the next `SCAN` rows.
+/// The next events of one task after `after`.
 pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Result<LogRange> {
     let mut events = Vec::new();
     let from = after.max(tid.as_u64() - 1).min(i64::MAX as u64);
@@ -39,23 +39,19 @@ pub(super) fn select_of(db: &Connection, tid: Tid, after: u64) -> rusqlite::Resu
     {
         events.push(created(tid));
     }
-    let mut scanned = from.max(tid.as_u64());
     let mut query = db.prepare_cached(
-        "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE id > ?1 ORDER BY id LIMIT ?2",
+        "SELECT id, tid, kind, attempt, worker, detail FROM events WHERE tid = ?1 AND id > ?2 ORDER BY id LIMIT ?3",
     )?;
-    let mut rows = query.query(params![scanned as i64, SCAN])?;
-    let mut looked_at = 0;
+    let mut rows = query.query(params![tid.as_i64(), from as i64, MAX_EVENTS])?;
+    let mut found = 0;
     while let Some(row) = rows.next()? {
-        looked_at += 1;
-        scanned = row.get::<_, i64>(0)? as u64;
-        if row.get::<_, i64>(1)? == tid.as_i64() {
-            events.push(event(row)?);
-        }
+        found += 1;
+        events.push(event(row)?);
     }
     Ok(LogRange {
+        scanned: events.last().map_or(after, |last| last.id.as_u64()),
         events,
-        scanned,
-        more: looked_at == SCAN,
+        more: found == MAX_EVENTS,
     })
 }
 

@@ -392,6 +392,17 @@ pub(super) fn connection(location: &DatabaseLocation) -> Result<Connection> {
     open().map_err(|e| explain(&location.path(), &e))
 }
 
+/// A further connection that only reads.
+pub(super) fn reader(location: &DatabaseLocation) -> Result<Connection> {
+    let open = || {
+        let connection = raw(location)?;
+        set_up(&connection)?;
+        connection.pragma_update(None, "query_only", true)?;
+        Ok(connection)
+    };
+    open().map_err(|e| explain(&location.path(), &e))
+}
+
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(256);

@@ -141,7 +141,7 @@ impl Tasks for Sqlite {
         loop {
             // Checked first: most calls find nothing, and must not cost a write transaction.
             let mut deliveries = Vec::new();
-            if self.read(|db| Ok(control::any_pending(db)?)).await? {
+            if self.check_first(|db| Ok(control::any_pending(db)?)).await? {
                 deliveries = self
                     .write(Durability::Process, move |tx| {
                         control::recv_commands(tx, owner)
@@ -159,9 +159,7 @@ impl Tasks for Sqlite {
             let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
             let prepared = submit::prepare(NewTask::resubmit(old.clone(), dead)?)?;
             let again = submit::submit(tx, vec![prepared])?[0].into_resubmitted(tid)?;
-            tx.db()
-                .prepare_cached("UPDATE finished SET dead_letter = 0 WHERE tid = ?1")?
-                .execute([tid.as_i64()])?;
+            complete::remove_dead_letter(tx, tid)?;
             submit::leave_batch(tx.db(), &old.spec, tid)?;
             Ok(again)
         })

@@ -12,6 +12,7 @@ use rusqlite::{Connection, params};
 
 use super::{
     Sqlite, clock,
+    counts::SERVICES,
     lease::{LeaseTable, WorkerRow, end_of},
     reclaim::{end_service, give_back_all, reclaim},
     submit::{PreparedTask, TaskRow, insert},
@@ -115,7 +116,7 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
         tx,
         &[TaskRow {
             tid,
-            partition_id: 0,
+            partition_id: SERVICES,
             service: true,
             task: &PreparedTask {
                 spec,
@@ -126,10 +127,10 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
     )?;
     tx.db()
         .prepare_cached(
-            "INSERT INTO active (tid, owner, state, claimed_at, pid, ttl, has_unique_key, attempt, failures, losses)
-             VALUES (?1, ?1, ?2, ?3, ?4, ?5, 0, 1, 0, 0)",
+            "INSERT INTO active (tid, owner, state, claimed_at, pid, partition_id, ttl, has_unique_key, attempt, failures, losses)
+             VALUES (?1, ?1, ?2, ?3, ?4, ?6, ?5, 0, 1, 0, 0)",
         )?
-        .execute(params![tid.as_i64(), TaskState::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS])?;
+        .execute(params![tid.as_i64(), TaskState::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS, SERVICES])?;
     tx.event(tid, TaskEventKind::Running, 1, Some(tid), None);
     Ok(tid)
 }

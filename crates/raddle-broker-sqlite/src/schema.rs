@@ -3,12 +3,13 @@
 /// Identifies the file as a Raddle database: `RDDL`.
 pub(super) const APPLICATION_ID: i32 = 0x5244_444c;
 /// The format of the tables. A file with a higher number was written by a newer version.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// The statements that create a new database.
 ///
 /// - The id of a task is in `tasks`, and in exactly one of `ready`, `delayed`, `paused`, `active`
 ///   and `finished`.
+/// - `counts` is how many tasks of a partition are in each of these and in each state.
 /// - `chained` holds tasks that running attempts have chained. They are no tasks yet.
 /// - `rank` is 9 minus the priority, so the primary key of `ready` is the claim order.
 /// - Times are wall-clock nanoseconds, except `alive_until`: the monotonic end of the lease with
@@ -16,10 +17,16 @@ pub(super) const VERSION: u32 = 5;
 /// - `next` is when a schedule is due; NULL while it is paused.
 /// - `expiries` may still list tasks that were claimed or finished.
 /// - `batches` lists the tasks of batches, except those that were resubmitted.
-pub(super) const STATEMENTS: [&str; 23] = [
+pub(super) const STATEMENTS: [&str; 25] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE partitions (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
     "CREATE UNIQUE INDEX partitions_by_name ON partitions (queue, needs)",
+    "CREATE TABLE counts (
+    partition_id INTEGER PRIMARY KEY, ready INTEGER NOT NULL DEFAULT 0, delayed INTEGER NOT NULL DEFAULT 0,
+    paused INTEGER NOT NULL DEFAULT 0, spawning INTEGER NOT NULL DEFAULT 0, running INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0, timeout INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0, killed INTEGER NOT NULL DEFAULT 0, dead INTEGER NOT NULL DEFAULT 0
+)",
     "CREATE TABLE tasks (
     tid INTEGER PRIMARY KEY, partition_id INTEGER NOT NULL, rank INTEGER NOT NULL, service INTEGER NOT NULL, parent INTEGER,
     ttl INTEGER NOT NULL, has_unique_key INTEGER NOT NULL, spec TEXT NOT NULL
@@ -41,7 +48,7 @@ pub(super) const STATEMENTS: [&str; 23] = [
 )",
     "CREATE TABLE active (
     tid INTEGER PRIMARY KEY, owner INTEGER NOT NULL, state INTEGER NOT NULL, claimed_at INTEGER NOT NULL, pid INTEGER,
-    ttl INTEGER NOT NULL, has_unique_key INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, ephemeral INTEGER NOT NULL DEFAULT 0,
+    partition_id INTEGER NOT NULL, ttl INTEGER NOT NULL, has_unique_key INTEGER NOT NULL, paused INTEGER NOT NULL DEFAULT 0, ephemeral INTEGER NOT NULL DEFAULT 0,
     attempt INTEGER NOT NULL, failures INTEGER NOT NULL, losses INTEGER NOT NULL, progress TEXT, chained TEXT, pending_command TEXT
 )",
     "CREATE TABLE chained (tid INTEGER NOT NULL, n INTEGER NOT NULL, spec TEXT NOT NULL, PRIMARY KEY (tid, n)) WITHOUT ROWID",
@@ -58,6 +65,7 @@ pub(super) const STATEMENTS: [&str; 23] = [
     "CREATE TABLE events (
     id INTEGER PRIMARY KEY, tid INTEGER NOT NULL, kind INTEGER NOT NULL, attempt INTEGER NOT NULL, worker INTEGER, detail TEXT
 )",
+    "CREATE INDEX events_by_task ON events (tid)",
     "CREATE TABLE messages (queue TEXT NOT NULL, id INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (queue, id)) WITHOUT ROWID",
     "CREATE TABLE outputs (
     tid INTEGER NOT NULL, attempt INTEGER NOT NULL, stream INTEGER NOT NULL, bytes BLOB NOT NULL,

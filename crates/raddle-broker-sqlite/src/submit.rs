@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     bulk_insert::BulkStatement,
+    counts::Counter,
     notify::Topic,
     schedule::store_expiries,
     tx::{Partition, Tx, TxError},
@@ -59,14 +60,23 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<PreparedTask>) -> Result<Vec<Su
     insert(tx, &rows)?;
     store_expiries(tx, &rows)?;
     let mut ready = None;
-    for TaskRow { tid, task, .. } in &rows {
+    for TaskRow {
+        tid,
+        partition_id,
+        task,
+        ..
+    } in &rows
+    {
         match due(tx, &task.spec) {
             // A delayed task interrupts the run of ready ones.
             Some(at) => {
                 enqueue_run(tx, ready.take())?;
-                tx.enqueue_delayed(*tid, AttemptCounters::default(), at)?;
+                tx.enqueue_delayed(*tid, *partition_id, AttemptCounters::default(), at)?;
             }
-            None => ready = Some((ready.map_or(*tid, |(first, _)| first), *tid)),
+            None => {
+                tx.count(*partition_id, Counter::Ready, 1);
+                ready = Some((ready.map_or(*tid, |(first, _)| first), *tid));
+            }
         }
     }
     enqueue_run(tx, ready)?;
@@ -196,6 +206,9 @@ fn partition_id(tx: &mut Tx<'_>, spec: &TaskSpec) -> rusqlite::Result<i64> {
         .db()
         .prepare_cached("INSERT INTO partitions (queue, needs) VALUES (?1, ?2) RETURNING id")?
         .query_row(params![queue, needs.to_string()], |row| row.get(0))?;
+    tx.db()
+        .prepare_cached("INSERT INTO counts (partition_id) VALUES (?1)")?
+        .execute([id])?;
     tx.cache.partitions.push(Partition {
         id,
         queue: queue.clone(),

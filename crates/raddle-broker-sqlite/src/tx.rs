@@ -11,6 +11,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::{
     bulk_insert::BulkStatement,
     clock,
+    counts::{CountChanges, Counter},
     lease::LeaseTable,
     notify::{Topic, Topics},
 };
@@ -44,6 +45,7 @@ pub(super) struct Partition {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitingTask {
     pub(super) location: WaitingLocation,
+    pub(super) partition_id: i64,
     pub(super) counters: AttemptCounters,
     pub(super) run_at: Option<i64>,
 }
@@ -65,6 +67,7 @@ pub(super) struct ActiveTask {
     pub(super) state: TaskState,
     pub(super) claimed_at: i64,
     pub(super) pid: Option<u32>,
+    pub(super) partition_id: i64,
     /// The retention of the record in nanoseconds, so that a completion need not read the spec.
     pub(super) ttl: i64,
     /// Whether the task holds a unique key.
@@ -107,6 +110,7 @@ pub(super) struct Tx<'c> {
     topics: Topics,
     /// Events, inserted together at commit: no statement in a transaction reads them.
     events: Vec<LogEntry>,
+    counts: CountChanges,
     /// Whether any control message was stored when the transaction began, which is rare. `None`
     /// before the first check.
     has_control: Option<bool>,
@@ -141,6 +145,7 @@ impl<'c> Tx<'c> {
             first_id: last,
             topics: Topics::default(),
             events: Vec::new(),
+            counts: CountChanges::default(),
             has_control: None,
             now: clock::wall() as i64,
             machine: clock::machine(),
@@ -151,6 +156,7 @@ impl<'c> Tx<'c> {
 
     pub(super) fn commit(self) -> rusqlite::Result<Topics> {
         self.write_events()?;
+        self.counts.write(self.db())?;
         if self.clock.last() != self.first_id {
             let set = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
             self.db()
@@ -174,6 +180,11 @@ impl<'c> Tx<'c> {
 
     pub(super) fn notify(&mut self, topic: Topic) {
         self.topics.add(topic);
+    }
+
+    /// Changes a counter of the tasks of a partition.
+    pub(super) fn count(&mut self, partition_id: i64, counter: Counter, by: i64) {
+        self.counts.add(partition_id, counter, by);
     }
 
     /// Appends an event and returns its id.
@@ -232,17 +243,24 @@ impl<'c> Tx<'c> {
     pub(super) fn enqueue(
         &mut self,
         tid: Tid,
+        partition_id: i64,
         counters: AttemptCounters,
         run_at: Option<i64>,
     ) -> rusqlite::Result<()> {
         match run_at.filter(|at| *at > self.now) {
-            Some(at) => self.enqueue_delayed(tid, counters, at),
-            None => self.enqueue_ready(tid, counters),
+            Some(at) => self.enqueue_delayed(tid, partition_id, counters, at),
+            None => self.enqueue_ready(tid, partition_id, counters),
         }
     }
 
-    fn enqueue_ready(&mut self, tid: Tid, counters: AttemptCounters) -> rusqlite::Result<()> {
+    fn enqueue_ready(
+        &mut self,
+        tid: Tid,
+        partition_id: i64,
+        counters: AttemptCounters,
+    ) -> rusqlite::Result<()> {
         self.notify(Topic::Ready);
+        self.count(partition_id, Counter::Ready, 1);
         self.db()
             .prepare_cached(
                 "INSERT INTO ready (partition_id, rank, tid, attempt, failures, losses, ttl, has_unique_key)
@@ -260,11 +278,13 @@ impl<'c> Tx<'c> {
     pub(super) fn enqueue_delayed(
         &mut self,
         tid: Tid,
+        partition_id: i64,
         counters: AttemptCounters,
         run_at: i64,
     ) -> rusqlite::Result<()> {
         // Claims that wait must learn the new due time.
         self.notify(Topic::Ready);
+        self.count(partition_id, Counter::Delayed, 1);
         self.db()
             .prepare_cached("INSERT INTO delayed (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![tid.as_i64(), run_at, counters.attempt, counters.failures, counters.losses])?;
@@ -275,9 +295,11 @@ impl<'c> Tx<'c> {
     pub(super) fn hold(
         &mut self,
         tid: Tid,
+        partition_id: i64,
         counters: AttemptCounters,
         run_at: Option<i64>,
     ) -> rusqlite::Result<()> {
+        self.count(partition_id, Counter::Paused, 1);
         self.db()
             .prepare_cached("INSERT INTO paused (tid, run_at, attempt, failures, losses) VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![tid.as_i64(), run_at, counters.attempt, counters.failures, counters.losses])?;
@@ -285,14 +307,21 @@ impl<'c> Tx<'c> {
     }
 
     /// Removes a waiting task from its table.
-    pub(super) fn dequeue(&mut self, tid: Tid, location: WaitingLocation) -> rusqlite::Result<()> {
-        let sql = match location {
-            WaitingLocation::Ready => {
-                "DELETE FROM ready WHERE tid = ?1 AND (partition_id, rank) = (SELECT partition_id, rank FROM tasks WHERE tid = ?1)"
-            }
-            WaitingLocation::Delayed => "DELETE FROM delayed WHERE tid = ?1",
-            WaitingLocation::Paused => "DELETE FROM paused WHERE tid = ?1",
+    pub(super) fn dequeue(
+        &mut self,
+        tid: Tid,
+        partition_id: i64,
+        location: WaitingLocation,
+    ) -> rusqlite::Result<()> {
+        let (counter, sql) = match location {
+            WaitingLocation::Ready => (
+                Counter::Ready,
+                "DELETE FROM ready WHERE tid = ?1 AND (partition_id, rank) = (SELECT partition_id, rank FROM tasks WHERE tid = ?1)",
+            ),
+            WaitingLocation::Delayed => (Counter::Delayed, "DELETE FROM delayed WHERE tid = ?1"),
+            WaitingLocation::Paused => (Counter::Paused, "DELETE FROM paused WHERE tid = ?1"),
         };
+        self.count(partition_id, counter, -1);
         self.db().prepare_cached(sql)?.execute([tid.as_i64()])?;
         Ok(())
     }
@@ -334,10 +363,10 @@ impl From<Error> for TxError {
 /// A task that waits for an attempt, or `None` if it does not.
 pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option<WaitingTask>> {
     db.prepare_cached(
-        "SELECT attempt, failures, losses, NULL, 0 FROM ready
+        "SELECT attempt, failures, losses, NULL, 0, partition_id FROM ready
          WHERE tid = ?1 AND (partition_id, rank) = (SELECT partition_id, rank FROM tasks WHERE tid = ?1)
-         UNION ALL SELECT attempt, failures, losses, run_at, 1 FROM delayed WHERE tid = ?1
-         UNION ALL SELECT attempt, failures, losses, run_at, 2 FROM paused WHERE tid = ?1",
+         UNION ALL SELECT attempt, failures, losses, run_at, 1, tasks.partition_id FROM delayed JOIN tasks USING (tid) WHERE tid = ?1
+         UNION ALL SELECT attempt, failures, losses, run_at, 2, tasks.partition_id FROM paused JOIN tasks USING (tid) WHERE tid = ?1",
     )?
     .query_row([tid.as_i64()], |row| {
         let location = match row.get::<_, u8>(4)? {
@@ -347,6 +376,7 @@ pub(super) fn find_waiting(db: &Connection, tid: Tid) -> rusqlite::Result<Option
         };
         Ok(WaitingTask {
             location,
+            partition_id: row.get(5)?,
             counters: counters(row, 0)?,
             run_at: row.get(3)?,
         })
@@ -371,7 +401,7 @@ pub(super) fn find_attempt(
 }
 
 /// The columns that [`active_at`] reads, in order.
-pub(super) const ACTIVE_COLUMNS: &str = "attempt, failures, losses, owner, state, claimed_at, pid, ttl, has_unique_key, paused, ephemeral, tid, chained IS NOT NULL, pending_command";
+pub(super) const ACTIVE_COLUMNS: &str = "attempt, failures, losses, owner, state, claimed_at, pid, ttl, has_unique_key, paused, ephemeral, tid, chained IS NOT NULL, pending_command, partition_id";
 
 pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask> {
     Ok(ActiveTask {
@@ -387,6 +417,7 @@ pub(super) fn active_at(row: &rusqlite::Row<'_>) -> rusqlite::Result<ActiveTask>
         tid: tid_at(row, 11)?,
         chained: row.get(12)?,
         pending_command: command_at(row, 13)?,
+        partition_id: row.get(14)?,
     })
 }
 

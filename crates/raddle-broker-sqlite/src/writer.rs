@@ -178,18 +178,9 @@ impl Writer {
             move |DbWriter {
                       shared, connection, ..
                   }| {
-                if reply.is_closed() {
-                    return;
+                if !reply.is_closed() {
+                    let _ = reply.send(shared.read_snapshot(connection, query));
                 }
-                let in_place = shared.check_not_replaced();
-                let snapshot = in_place.and_then(|()| {
-                    connection
-                        .unchecked_transaction()
-                        .map_err(|e| shared.error(&e))
-                });
-                let found = snapshot
-                    .and_then(|snapshot| query(&snapshot).map_err(|fail| shared.job_error(fail)));
-                let _ = reply.send(found);
             },
         )));
         receiver

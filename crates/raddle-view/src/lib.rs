@@ -11,10 +11,9 @@ mod error;
 pub mod events;
 pub mod exit_code;
 pub mod failures;
-pub mod explain;
 pub mod find;
-mod hint;
 pub mod groups;
+mod hint;
 pub mod overview;
 #[cfg(feature = "pool")]
 pub mod pool;

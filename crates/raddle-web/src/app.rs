@@ -2,8 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::{Router, extract::DefaultBodyLimit, middleware};
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request},
+    middleware,
+};
 use raddle_broker::Broker;
+use tower::ServiceExt as _;
 
 use crate::{Options, api, audit, auth, live, pages, probe_routes, route, state::AppState};
 
@@ -32,11 +37,11 @@ impl App {
             false => probe_routes::CLOSED,
         };
         let all = Router::new()
-            .nest("/api/v1", route::router(state, api::ROUTES))
-            .merge(route::router(state, auth::ROUTES))
-            .merge(route::router(state, pages::ROUTES))
-            .merge(route::router(state, live::ROUTES))
-            .merge(route::router(state, probes))
+            .merge(route::router(state, "/api/v1", api::ROUTES))
+            .merge(route::router(state, "", auth::ROUTES))
+            .merge(route::router(state, "", pages::ROUTES))
+            .merge(route::router(state, "", live::ROUTES))
+            .merge(route::router(state, "", probes))
             .merge(pages::assets())
             .fallback(api::no_route)
             .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -50,7 +55,19 @@ impl App {
             .with_state(state.clone());
         match state.options.prefix.as_str() {
             "" => all,
-            prefix => Router::new().nest(prefix, all),
+            prefix => {
+                // `nest` does not serve the root with a slash at its end.
+                let root = all.clone();
+                let at_root = tower::service_fn(move |mut request: Request| {
+                    let query = request.uri().query().map(|query| format!("/?{query}"));
+                    let path = query.as_deref().unwrap_or("/");
+                    *request.uri_mut() = path.parse().unwrap_or_default();
+                    root.clone().oneshot(request)
+                });
+                Router::new()
+                    .nest(prefix, all)
+                    .route_service(&format!("{prefix}/"), at_root)
+            }
         }
     }
 

@@ -23,6 +23,8 @@ mod problem;
 mod route;
 mod server;
 mod state;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod web_server;
 

@@ -170,8 +170,8 @@ impl Route {
     }
 }
 
-/// A router of these routes, with the checks of each in front of it.
-pub(crate) fn router(state: &AppState, routes: &'static [Route]) -> Router<AppState> {
+/// A router of these routes below `base`, with the checks of each in front of it.
+pub(crate) fn router(state: &AppState, base: &str, routes: &'static [Route]) -> Router<AppState> {
     routes
         .iter()
         .filter(|route| {
@@ -185,6 +185,13 @@ pub(crate) fn router(state: &AppState, routes: &'static [Route]) -> Router<AppSt
             } else {
                 handler
             };
-            router.route(route.path, held.route_layer(checks))
+            let checked = held.route_layer(checks);
+            match (base, route.path) {
+                // With and without the slash at its end.
+                (base, "/") if !base.is_empty() => router
+                    .route(base, checked.clone())
+                    .route(&format!("{base}/"), checked),
+                (base, path) => router.route(&format!("{base}{path}"), checked),
+            }
         })
 }

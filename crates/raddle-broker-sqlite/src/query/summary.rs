@@ -68,23 +68,31 @@ fn batch_states(db: &Connection, batch: &str) -> Result<Summary, TxError> {
     Ok(summary)
 }
 
+/// The states of claimed and finished tasks, in the order in which [`counts`] reads them.
+const COUNTED_STATES: [TaskState; 7] = [
+    TaskState::Spawning,
+    TaskState::Running,
+    TaskState::Completed,
+    TaskState::Failed,
+    TaskState::Timeout,
+    TaskState::Cancelled,
+    TaskState::Killed,
+];
+
 fn counts(
     db: &Connection,
     finished: bool,
     messages: bool,
     batches: bool,
 ) -> Result<Summary, TxError> {
-    let count = |sql: &str| {
-        db.prepare_cached(sql)?
-            .query_row([], |row| row.get::<_, i64>(0))
+    let meta = |key: &str| {
+        db.prepare_cached("SELECT coalesce(sum(value), 0) FROM meta WHERE key = ?1")?
+            .query_row([key], |row| row.get::<_, i64>(0))
             .map(|n| n as u64)
     };
     let mut summary = Summary {
-        delayed: count("SELECT count(*) FROM delayed")?,
-        paused: count("SELECT count(*) FROM paused")?,
-        dead: count("SELECT count(*) FROM finished WHERE dead_letter = 1")?,
-        reclaims: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'reclaims'")?,
-        stale_writes: count("SELECT coalesce(sum(value), 0) FROM meta WHERE key = 'stale_writes'")?,
+        reclaims: meta("reclaims")?,
+        stale_writes: meta("stale_writes")?,
         messages: if messages {
             stored_messages::queue_sizes(db)?
         } else {
@@ -92,28 +100,28 @@ fn counts(
         },
         ..Summary::default()
     };
-    let mut ready = db.prepare_cached(
-        "SELECT partitions.queue, sum((SELECT count(*) FROM ready WHERE partition_id = partitions.id)) FROM partitions GROUP BY partitions.queue",
+    let mut partitions = db.prepare_cached(
+        "SELECT queue, ready, delayed, paused, dead, spawning, running, completed, failed, timeout, cancelled, killed
+         FROM counts JOIN partitions ON partitions.id = partition_id",
     )?;
-    for row in ready.query_map([], |row| {
-        Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64))
-    })? {
-        let (queue, waiting) = row?;
-        if waiting > 0 {
-            summary.ready.insert(queue, waiting);
+    let mut rows = partitions.query([])?;
+    while let Some(row) = rows.next()? {
+        let count = |column| row.get::<_, i64>(column).map(|n| n as u64);
+        let ready = count(1)?;
+        if ready > 0 {
+            *summary.ready.entry(row.get(0)?).or_default() += ready;
+        }
+        summary.delayed += count(2)?;
+        summary.paused += count(3)?;
+        summary.dead += count(4)?;
+        for (state, column) in COUNTED_STATES.into_iter().zip(5..) {
+            let tasks = count(column)?;
+            if tasks > 0 && (finished || state.is_active()) {
+                *summary.states.entry(state).or_default() += tasks;
+            }
         }
     }
     summary.sum_created();
-    let mut states = db.prepare_cached(
-        "SELECT state, count(*) FROM active WHERE tid != owner GROUP BY state UNION ALL
-         SELECT state, count(*) FROM finished WHERE ?1 AND tid NOT IN (SELECT tid FROM tasks WHERE service = 1) GROUP BY state",
-    )?;
-    for row in states.query_map([finished], |row| {
-        Ok((state_at(row, 0)?, row.get::<_, i64>(1)? as u64))
-    })? {
-        let (state, tasks) = row?;
-        summary.states.insert(state, tasks);
-    }
     if batches {
         let mut batches =
             db.prepare_cached("SELECT batch, count(*), min(tid) FROM batches GROUP BY batch")?;

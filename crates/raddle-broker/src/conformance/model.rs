@@ -486,7 +486,11 @@ impl Model {
         }
         let summary = broker.summary().await?;
         let stored = broker.tasks(TaskFilter::default()).await?;
-        assert_eq!(summary.states.values().sum::<u64>(), stored.len() as u64);
+        let mut recount = BTreeMap::<TaskState, u64>::new();
+        for task in &stored {
+            *recount.entry(task.state).or_default() += 1;
+        }
+        assert_eq!(summary.states, recount, "the counters equal a recount");
         assert_eq!(summary.stale_writes, self.stale);
         let count = |fits: fn(&Known) -> bool| {
             self.tasks.values().filter(|known| fits(known)).count() as u64

@@ -51,6 +51,9 @@ pub(crate) const ROUTES: &[Route] = &[
     Route::api(Get, "/tasks/{tid}/explain", Needs(See), "Why a task is not running", || get(tasks::explain))
         .held()
         .returns("As `raddle task explain --json`"),
+    Route::api(Get, "/tasks/{tid}/attempts", Needs(See), "The attempts of a task: where each ran, when, and how it ended", || get(tasks::attempts))
+        .held()
+        .returns("A list of attempts"),
     Route::api(Get, "/tasks/{tid}/events", Needs(See), "The events of a task, the oldest first", || get(tasks::events))
         .held()
         .parameters(&[("after", "Only events after this id"), LIMIT])
@@ -86,6 +89,10 @@ pub(crate) const ROUTES: &[Route] = &[
     Route::api(Post, "/tasks/{tid}/recover", Needs(Retry), "Recovers a stuck task", || post(control::recover))
         .parameters(&[TIMEOUT, ("force", "`1` to run a completed task again"), REASON])
         .returns("As `raddle task recover --json`"),
+    Route::api(Get, "/failures", Needs(See), "Failed tasks, grouped by cause", || get(status::failures))
+        .held()
+        .parameters(&[("q", "A query, as in `raddle task list`")])
+        .returns("A list of groups, as `raddle failures --json`"),
     Route::api(Get, "/queues", Needs(See), "Queues with tasks or messages", || get(status::queues))
         .held()
         .parameters(&[("pattern", "Only names that match; `*` matches anything, and Raddle's own queues")])

@@ -69,15 +69,15 @@ pub(super) async fn put(
     State(state): State<AppState>,
     headers: HeaderMap,
     Path(name): Path<String>,
-    Body(body): Body<Value>,
+    Body(mut body): Body<Value>,
 ) -> Result<Json<Value>> {
-    let mut written = Schedule::from_json(&body.to_string()).map_err(|error| {
+    if let Value::Object(fields) = &mut body {
+        fields.entry("name").or_insert_with(|| name.as_str().into());
+    }
+    let written = Schedule::from_json(&body.to_string()).map_err(|error| {
         let why = format!("this is not a schedule, {error}");
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, why)
     })?;
-    if written.name.is_empty() {
-        written.name.clone_from(&name);
-    }
     if written.name != name {
         let why = format!(
             "the schedule is called '{}', and the path says '{name}'",

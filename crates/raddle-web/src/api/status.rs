@@ -19,9 +19,10 @@ use super::{
     hold::AsOf,
     messages::resolve_queue,
     reply::Page,
+    tasks::parse_query,
 };
 use crate::{
-    auth::Caller,
+    auth::{Caller, Right},
     problem::{Problem, Result},
     state::AppState,
 };
@@ -127,4 +128,37 @@ pub(super) async fn doctor(State(state): State<AppState>) -> Result<Json<Diagnos
     })
     .await?;
     Ok(Json(diagnosis))
+}
+
+/// Which failures, and how far back.
+#[derive(Deserialize)]
+pub(super) struct FailureParams {
+    q: Option<String>,
+}
+
+pub(super) async fn failures(
+    State(state): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    AsOf(as_of): AsOf,
+    Params(params): Params<FailureParams>,
+) -> Result<Json<Page>> {
+    let query = parse_query(params.q.as_deref())?;
+    let mut list = state
+        .failures
+        .lock()
+        .await
+        .read(state.broker(), &query)
+        .await?;
+    if !caller.may(Right::SeeData) {
+        // Lines of the error output.
+        for group in &mut list.items {
+            group.line.clear();
+            group.sample_line.clear();
+        }
+    }
+    Ok(Json(Page {
+        looked_at: list.looked_at,
+        complete: list.complete,
+        ..Page::whole(list.items, as_of)
+    }))
 }

@@ -1,16 +1,13 @@
 //! Tasks: lists, and single ones.
 
 use axum::{Extension, Json, extract::State, http::header::CONTENT_TYPE, response::IntoResponse};
-use jiff::Timestamp;
-use raddle_broker::TaskFilter;
-use raddle_model::{
-    TaskQuery, TaskView, Tid,
-    query::{FlagField, QueryError, TextField},
-};
+use raddle_model::{TaskQuery, query::QueryError};
 use raddle_view::{
-    explain::ExplainRecord,
+    events::{AttemptSpan, attempts as spans, task_events},
     find::{get_task, get_task_or_worker},
     task::{result_record, task_record},
+    task_detail::TaskExplanation,
+    tasks::{TaskListOptions, list_tasks},
     tree::TaskTree,
 };
 use serde::Deserialize;
@@ -26,11 +23,6 @@ use crate::{
     problem::{Problem, Result},
     state::AppState,
 };
-
-/// How many records one request looks at.
-const MAX_LOOKED_AT: u64 = 20_000;
-/// How many records are read at once.
-const SLICE: u32 = 500;
 
 /// Which tasks to list.
 #[derive(Deserialize)]
@@ -54,18 +46,20 @@ pub(super) async fn list(
         Some(cursor) => Some(resolve(&state, cursor).await?),
         None => None,
     };
-    let (limit, all) = (limit(params.limit), params.all == Some(1));
-    let (tasks, next, looked_at) = find(&state, &query, before, limit, all).await?;
-    let items = tasks
-        .iter()
-        .map(|task| Value::Object(visible_task(&caller, task_record(task))))
-        .collect();
+    let options = TaskListOptions {
+        before,
+        limit: limit(params.limit),
+        services: params.all == Some(1),
+        ..TaskListOptions::default()
+    };
+    let list = list_tasks(state.broker(), &query, &options).await?;
+    let visible = |task| Value::Object(visible_task(&caller, task_record(task)));
     let page = Page {
-        items,
-        complete: next.is_none(),
-        next: next.map(|tid| tid.to_string()),
+        items: list.items.iter().map(visible).collect(),
+        next: list.next.map(|tid| tid.to_string()),
         as_of: as_of.to_string(),
-        looked_at,
+        looked_at: list.looked_at,
+        complete: list.complete,
     };
     Ok(page.trimmed(params.fields.as_deref()))
 }
@@ -77,49 +71,6 @@ pub(crate) fn parse_query(text: Option<&str>) -> Result<TaskQuery> {
         position: Some(error.position),
         ..Problem::bad_request(error.to_string())
     })
-}
-
-/// The next tasks that match a query, where the next look begins, and how many were looked at.
-async fn find(
-    state: &AppState,
-    query: &TaskQuery,
-    before: Option<Tid>,
-    limit: u32,
-    services: bool,
-) -> Result<(Vec<TaskView>, Option<Tid>, u64)> {
-    let now = Timestamp::now();
-    let states = query.states();
-    let mut filter = TaskFilter {
-        states,
-        queue: query.exact(TextField::Queue).map(str::to_owned),
-        batch: query.exact(TextField::Batch).map(str::to_owned),
-        dead: query.requires(FlagField::Dead, true),
-        services,
-        before,
-        limit: SLICE,
-        ..TaskFilter::default()
-    };
-    let (mut found, mut looked_at) = (Vec::new(), 0);
-    loop {
-        let slice = state.broker().tasks(filter.clone()).await?;
-        looked_at += slice.len() as u64;
-        let is_last = slice.len() < SLICE as usize;
-        for task in slice {
-            filter.before = Some(task.tid);
-            if query.matches(&task, now) {
-                found.push(task);
-                if found.len() == limit as usize {
-                    return Ok((found, filter.before, looked_at));
-                }
-            }
-        }
-        if is_last {
-            return Ok((found, None, looked_at));
-        }
-        if looked_at >= MAX_LOOKED_AT {
-            return Ok((found, filter.before, looked_at));
-        }
-    }
 }
 
 pub(super) async fn show(
@@ -148,9 +99,9 @@ pub(super) async fn result(
 pub(super) async fn explain(
     State(state): State<AppState>,
     TaskPath(tid): TaskPath,
-) -> Result<Json<ExplainRecord>> {
+) -> Result<Json<TaskExplanation>> {
     let task = get_task(state.broker(), tid).await?;
-    Ok(Json(ExplainRecord::read(state.broker(), &task).await?))
+    Ok(Json(TaskExplanation::read(state.broker(), &task).await?))
 }
 
 pub(super) async fn tree(
@@ -191,4 +142,15 @@ pub(super) async fn events(
         next,
         ..Page::whole(events, as_of)
     }))
+}
+
+pub(super) async fn attempts(
+    State(state): State<AppState>,
+    TaskPath(tid): TaskPath,
+    AsOf(as_of): AsOf,
+) -> Result<Json<Page>> {
+    get_task(state.broker(), tid).await?;
+    let events = task_events(state.broker(), tid).await?;
+    let spans: Vec<AttemptSpan> = spans(&events);
+    Ok(Json(Page::whole(spans, as_of)))
 }

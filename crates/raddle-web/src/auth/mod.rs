@@ -50,6 +50,12 @@ fn sha256(text: &str) -> [u8; 32] {
     hash
 }
 
+/// The SHA-256 of a text, in hexadecimal.
+#[cfg(test)]
+pub(crate) fn hash_hex(text: &str) -> String {
+    to_hex(&sha256(text))
+}
+
 fn to_hex(bytes: &[u8]) -> String {
     HEXLOWER.encode(bytes)
 }
