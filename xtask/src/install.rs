@@ -174,7 +174,11 @@ pub(crate) fn axe() -> bool {
 
 /// Unpacks the only wheel in a directory there, and returns its path.
 fn unpack_wheel(directory: &Path) -> Option<PathBuf> {
-    let mut files = directory.read_dir().ok()?.flatten().map(|entry| entry.path());
+    let mut files = directory
+        .read_dir()
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
     let wheel = files.find(|path| path.extension().is_some_and(|e| e == "whl"))?;
     let mut extract = Command::new("python3");
     extract

@@ -6,7 +6,7 @@
   const { base, worker, now } = document.body.dataset;
   const root = document.documentElement;
   const drift = now - Date.now();
-  const say = text => { $('#said').textContent = text; };
+  const say = text => put($('#said'), text);
 
   // Times.
   const age = seconds => {
@@ -33,9 +33,10 @@
       || (!range.isCollapsed && range.rangeCount && range.getRangeAt(0).intersectsNode(element))
       || $('details[open],dialog[open],input:checked', element) !== null;
   };
+  const plain = element => element.outerHTML.replace(/<time.*?<\/time>/g, '');
   const patch = (id, html) => {
     const element = document.getElementById(id);
-    if (!element) return;
+    if (!element) return id[0] === 'b' && reload();
     if (isUsed(element)) {
       kept.set(id, html);
       element.dataset.changed = '';
@@ -45,7 +46,7 @@
     const template = document.createElement('template');
     template.innerHTML = html;
     const fresh = template.content.firstElementChild;
-    if (!fresh) return;
+    if (!fresh || plain(fresh) === plain(element)) return;
     const before = $$('pre.text', element).map(pre => [pre.scrollTop, pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4]);
     element.replaceWith(fresh);
     $$('pre.text', fresh).forEach((pre, i) => {
@@ -56,14 +57,22 @@
   const flush = () => { for (const [id, html] of [...kept]) patch(id, html); };
   for (const event of ['focusout', 'selectionchange', 'change', 'toggle'])
     document.addEventListener(event, () => setTimeout(flush), true);
+  let isReloading;
   const reload = async () => {
+    if (isReloading) return;
+    isReloading = true;
     const answer = await fetch(location.href).catch(() => 0);
-    if (!answer || !answer.ok) return false;
+    isReloading = false;
+    if (!answer || !answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), 'text/html');
-    for (const element of $$('[id^="b-"],[id^="n-"],[id^="r-"]', fresh)) {
-      const here = document.getElementById(element.id);
-      const isList = $('form [id^="r-"]', element) || $('form.grid', element);
-      if (here && !isList && here.outerHTML !== element.outerHTML) patch(element.id, element.outerHTML);
+    const blocks = $('.blocks');
+    for (const old of [...blocks.children]) if (!fresh.getElementById(old.id) && !isUsed(old)) old.remove();
+    $$('.blocks > *', fresh).forEach((block, i) => {
+      if (!document.getElementById(block.id)) blocks.insertBefore(block.cloneNode(true), blocks.children[i]);
+    });
+    for (const element of $$('[id^="b-"],[id^="n-"]', fresh)) {
+      const here = document.getElementById(element.id), isList = $('.bulk,form.grid', element);
+      if (here && !isList) patch(element.id, element.outerHTML);
     }
     return true;
   };
@@ -103,7 +112,7 @@
     showState();
   };
   const screen = () => {
-    const rows = $$('form [id^="r-"] input[name=tid]').map(box => box.value).join(',');
+    const rows = boxes().map(box => box.value).join(',');
     const path = location.pathname.slice(base.length) || '/';
     return path + location.search + ($('.bulk') ? (location.search ? '&' : '?') + 'rows=' + rows : '');
   };
@@ -135,7 +144,7 @@
   };
 
   // Selections.
-  const boxes = () => $$('input[name=tid]');
+  const boxes = () => $$('td input[name=tid]');
   const picked = () => {
     const n = boxes().filter(box => box.checked).length, text = $('#picked');
     for (const box of boxes()) box.closest('tr').classList.toggle('sel', box.checked);
@@ -150,7 +159,7 @@
     const button = event.submitter;
     if (!button) return;
     const n = picked();
-    if (button.name === 'action' && button.form.querySelector('input[name=tid][type=checkbox]')) {
+    if (button.closest('.bulk')) {
       if (!n) { event.preventDefault(); return say('Select tasks first'); }
       const isGrave = ['kill', 'delete'].includes(button.value) || n > 20;
       if (isGrave && !confirm(button.textContent + ' ' + n + (n > 1 ? ' tasks?' : ' task?'))) event.preventDefault();

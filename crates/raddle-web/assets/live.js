@@ -1,7 +1,7 @@
 // One stream for all tabs, in a shared worker; without one, a stream for each visible tab.
 'use strict';
 function liveStream(base, send) {
-  let source, session, screens = [];
+  let source, session, idle, screens = [];
   const show = async () => {
     if (!session) return;
     const body = new URLSearchParams(screens.map(s => ['screen', s]));
@@ -26,9 +26,11 @@ function liveStream(base, send) {
   return {
     set(wanted) {
       screens = [...new Set(wanted)];
-      if (screens.length && !source) open();
-      else if (!screens.length && source) { source.close(); source = session = undefined; }
-      else show();
+      clearTimeout(idle);
+      if (screens.length && !source) return open();
+      // Between two pages, and between two tabs, nothing is shown for a moment.
+      if (!screens.length && source) idle = setTimeout(() => { source.close(); source = session = undefined; }, 20000);
+      show();
     }
   };
 }

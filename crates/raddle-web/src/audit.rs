@@ -58,10 +58,6 @@ pub(crate) struct AuditNote {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unrecorded;
 
-/// Marks the response to a request that changes nothing which is stored: an extension.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unrecorded;
-
 /// Records a request after it was answered.
 pub(crate) async fn record(
     State(state): State<AppState>,
@@ -78,9 +74,6 @@ pub(crate) async fn record(
     let method = request.method().clone();
     let from = PeerAddress::of_request(request.extensions());
     let response = next.run(request).await;
-    if response.extensions().get::<Unrecorded>().is_some() {
-        return response;
-    }
     if response.extensions().get::<Unrecorded>().is_some() {
         return response;
     }

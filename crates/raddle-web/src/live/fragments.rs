@@ -17,20 +17,24 @@ pub(super) struct Fragment {
 
 /// All parts of a screen, in order.
 pub(super) fn of_page(page: &Page) -> Vec<Fragment> {
-    let mut fragments = vec![
-        Fragment::new("b-head".into(), page.head_html()),
-        Fragment::new("b-facets".into(), page.facets_html()),
-    ];
+    let mut fragments = vec![Fragment::new("b-head".into(), page.head_html())];
+    if !page.facets.is_empty() {
+        fragments.push(Fragment::new("b-facets".into(), page.facets_html()));
+    }
     for block in &page.blocks {
         match &block.body {
             // Rows of a list never move under the reader: each is replaced alone.
             Body::Table(table) if table.bulk.is_some() => {
                 let rows = table.rows.iter();
-                fragments.extend(rows.map(|row| Fragment::new(row.id.clone(), table.row_html(row))));
+                fragments
+                    .extend(rows.map(|row| Fragment::new(row.id.clone(), table.row_html(row))));
             }
             // A form may hold what someone types.
             Body::Form(_) => {}
-            _ => fragments.push(Fragment::new(format!("b-{}", block.id), block.render().unwrap_or_default())),
+            _ => fragments.push(Fragment::new(
+                format!("b-{}", block.id),
+                block.render().unwrap_or_default(),
+            )),
         }
     }
     fragments
@@ -44,6 +48,12 @@ pub(super) fn changed<'a>(old: &[Fragment], new: &'a [Fragment]) -> Vec<&'a Frag
             before.is_none_or(|before| before.hash != fragment.hash)
         })
         .collect()
+}
+
+/// Whether a part has gone: the order of the rest then differs, too.
+pub(super) fn is_one_gone(old: &[Fragment], new: &[Fragment]) -> bool {
+    old.iter()
+        .any(|before| new.iter().all(|fragment| fragment.id != before.id))
 }
 
 impl Fragment {
@@ -90,8 +100,12 @@ mod tests {
             fragment("b", "<p>2</p>"),
             fragment("c", "<p>3</p>"),
         ];
-        let ids: Vec<&str> = changed(&old, &new).iter().map(|it| it.id.as_str()).collect();
+        let ids: Vec<&str> = changed(&old, &new)
+            .iter()
+            .map(|it| it.id.as_str())
+            .collect();
         assert_eq!(ids, ["b", "c"]);
+        assert!(!is_one_gone(&old, &new) && is_one_gone(&new, &old));
         let other = [fragment("a", "<p>1 <time title=\"y\">3s ago</time></p>")];
         assert_eq!(changed(&old, &other).len(), 1);
         assert_eq!(without_times("<time x"), "<time x");

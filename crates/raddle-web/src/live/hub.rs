@@ -109,7 +109,8 @@ pub(super) fn show(state: &AppState, caller: &Caller, name: &str, screens: Vec<S
     };
     let id = id.parse().unwrap_or(0);
     let inner = &mut *inner;
-    let is_owner = |session: &&Session| session.secret == secret && session.caller.name == caller.name;
+    let is_owner =
+        |session: &&Session| session.secret == secret && session.caller.name == caller.name;
     let Some(session) = inner.sessions.get(&id).filter(is_owner) else {
         return false;
     };
@@ -121,7 +122,10 @@ pub(super) fn show(state: &AppState, caller: &Caller, name: &str, screens: Vec<S
             screen,
             viewer: format!("{} {:?}", session.caller.name, session.caller.rights),
         };
-        let topic = inner.topics.entry(key).or_insert_with(|| Topic::new(session.caller.clone()));
+        let topic = inner
+            .topics
+            .entry(key)
+            .or_insert_with(|| Topic::new(session.caller.clone()));
         topic.viewers.push(id);
         topic.forget();
     }
@@ -157,10 +161,20 @@ async fn tail(state: &AppState) {
     let mut after = None;
     loop {
         let result = match after {
-            None => raddle_broker::Queries::last_event(state.broker()).await.map(|id| (id, true)),
+            None => raddle_broker::Queries::last_event(state.broker())
+                .await
+                .map(|id| (id, true)),
             Some(after) => {
-                let events = state.broker().events(Some(after), None, EVENTS, TAIL_WAIT).await;
-                events.map(|events| (events.last().map_or(after, |event| event.id.as_u64()), !events.is_empty()))
+                let events = state
+                    .broker()
+                    .events(Some(after), None, EVENTS, TAIL_WAIT)
+                    .await;
+                events.map(|events| {
+                    (
+                        events.last().map_or(after, |event| event.id.as_u64()),
+                        !events.is_empty(),
+                    )
+                })
             }
         };
         match result {
@@ -188,8 +202,11 @@ async fn send_frames(state: &AppState) {
                 inner.runs = false;
                 return;
             }
-            let topics: Vec<(TopicKey, Caller)> =
-                inner.topics.iter().map(|(key, topic)| (key.clone(), topic.caller.clone())).collect();
+            let topics: Vec<(TopicKey, Caller)> = inner
+                .topics
+                .iter()
+                .map(|(key, topic)| (key.clone(), topic.caller.clone()))
+                .collect();
             (inner.at, topics)
         };
         for (key, caller) in topics {

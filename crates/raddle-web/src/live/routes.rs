@@ -33,7 +33,13 @@ const MAX_LIST: usize = 256 << 10;
 
 /// The routes of live updates.
 pub(crate) const ROUTES: &[Route] = &[
-    Route::page(Verb::Get, "/live", Access::Needs(Right::See), "Live updates, as a stream of events", || get(open)),
+    Route::page(
+        Verb::Get,
+        "/live",
+        Access::Needs(Right::See),
+        "Live updates, as a stream of events",
+        || get(open),
+    ),
     Route::page(
         Verb::Post,
         "/live/{session}",
@@ -49,7 +55,10 @@ async fn open(
     Extension(caller): Extension<Caller>,
 ) -> Result<Response> {
     let subscription = hub::subscribe(&state, caller.clone()).ok_or_else(|| {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many browsers are connected")
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many browsers are connected",
+        )
     })?;
     let hello = Event::default().event("hello").data(&subscription.name);
     let begin = Stream {
@@ -63,11 +72,15 @@ async fn open(
         let event = stream.next().await?;
         Some((Ok::<_, Infallible>(event), stream))
     });
-    let alive = KeepAlive::new().interval(HEARTBEAT).event(Event::default().event("beat").data(""));
+    let alive = KeepAlive::new()
+        .interval(HEARTBEAT)
+        .event(Event::default().event("beat").data("1"));
     let mut response = Sse::new(events).keep_alive(alive).into_response();
     // Proxies that buffer would hold events back.
     let unbuffered = HeaderValue::from_static("no");
-    response.headers_mut().insert(HeaderName::from_static("x-accel-buffering"), unbuffered);
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static("x-accel-buffering"), unbuffered);
     Ok(response)
 }
 
@@ -101,7 +114,12 @@ impl Stream {
             };
             if let Ok(frame) = timeout(CHECK, next).await {
                 let (at, frame) = frame?;
-                return Some(Event::default().id(at.to_string()).event(frame.event).data(frame.data));
+                return Some(
+                    Event::default()
+                        .id(at.to_string())
+                        .event(frame.event)
+                        .data(frame.data),
+                );
             }
         }
     }

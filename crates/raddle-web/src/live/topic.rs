@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-use super::fragments::{Fragment, changed, of_page};
+use super::fragments::{Fragment, changed, is_one_gone, of_page};
 use crate::{
     auth::Caller,
     pages::{self, context::Context},
@@ -60,9 +60,16 @@ impl Topic {
             .into_iter()
             .map(|fragment| Frame {
                 event: "patch",
-                data: json!({ "topic": screen, "id": fragment.id, "html": fragment.html }).to_string(),
+                data: json!({ "topic": screen, "id": fragment.id, "html": fragment.html })
+                    .to_string(),
             })
             .collect();
+        if is_one_gone(&old, &fragments) {
+            frames.push(Frame {
+                event: "resync",
+                data: json!({ "topic": screen }).to_string(),
+            });
+        }
         frames.extend(newer.map(|count| Frame {
             event: "newer",
             data: json!({ "topic": screen, "count": count }).to_string(),
@@ -85,7 +92,12 @@ pub(super) async fn render(state: &AppState, caller: &Caller, screen: &str) -> R
     let page = pages::screen(&cx).await?;
     let newer = pages::count_newer(&cx).await?;
     let mut fragments = of_page(&page);
-    fragments.extend(pages::navigation_counts(&cx).await?.into_iter().map(|(id, html)| Fragment::new(id, html)));
+    fragments.extend(
+        pages::navigation_counts(&cx)
+            .await?
+            .into_iter()
+            .map(|(id, html)| Fragment::new(id, html)),
+    );
     Ok(Rendered { fragments, newer })
 }
 

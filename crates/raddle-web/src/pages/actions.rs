@@ -62,7 +62,9 @@ impl Sent {
 
     fn tids(&self) -> Vec<Tid> {
         let tids = self.fields.iter().filter(|(key, _)| key == "tid");
-        tids.filter_map(|(_, value)| value.parse().ok()).take(MAX_SELECTED).collect()
+        tids.filter_map(|(_, value)| value.parse().ok())
+            .take(MAX_SELECTED)
+            .collect()
     }
 
     /// The page to go back to: one of ours.
@@ -70,7 +72,9 @@ impl Sent {
         let back = self.get("back");
         let is_local = back.starts_with('/')
             && !back.starts_with("//")
-            && back.bytes().all(|byte| (b'!'..=b'~').contains(&byte) && byte != b'\\');
+            && back
+                .bytes()
+                .all(|byte| (b'!'..=b'~').contains(&byte) && byte != b'\\');
         if is_local { back } else { otherwise }
     }
 
@@ -83,7 +87,11 @@ impl Sent {
 
     /// Leads back with what failed.
     fn failed(&self, to: &str, problem: &Problem) -> Response {
-        let hint = problem.hint.as_ref().map(|hint| format!(": {hint}")).unwrap_or_default();
+        let hint = problem
+            .hint
+            .as_ref()
+            .map(|hint| format!(": {hint}"))
+            .unwrap_or_default();
         see_other(&self.cx, to, &format!("!{}{hint}", problem.detail))
     }
 }
@@ -98,7 +106,10 @@ async fn act(cx: &Context, verb: &str, tid: Tid) -> Result<String> {
         }
         "delete" => {
             return match broker.delete(vec![tid]).await? {
-                0 => Err(Problem::new(StatusCode::CONFLICT, format!("task {tid} is not finished"))),
+                0 => Err(Problem::new(
+                    StatusCode::CONFLICT,
+                    format!("task {tid} is not finished"),
+                )),
                 _ => Ok("deleted".into()),
             };
         }
@@ -129,7 +140,9 @@ pub(super) async fn on_tasks(
     let (tids, back) = (sent.tids(), sent.back("/tasks"));
     let (mut done, mut said, mut problem) = (0, String::new(), None);
     let cx = &sent.cx;
-    let results = stream::iter(tids.clone()).map(|tid| act(cx, verb, tid)).buffered(AT_ONCE);
+    let results = stream::iter(tids.clone())
+        .map(|tid| act(cx, verb, tid))
+        .buffered(AT_ONCE);
     for result in results.collect::<Vec<_>>().await {
         match result {
             Ok(text) => (done, said) = (done + 1, text),
@@ -137,7 +150,13 @@ pub(super) async fn on_tasks(
         }
     }
     let note = AuditNote {
-        selection: Some(tids.iter().take(20).map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+        selection: Some(
+            tids.iter()
+                .take(20)
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(" "),
+        ),
         count: Some(done),
         reason: None,
     };
@@ -146,7 +165,11 @@ pub(super) async fn on_tasks(
         ([_], None) => format!("{label}: {said}"),
         (_, None) => format!("{label}: {}", count(done, "task")),
         ([_], Some(problem)) => return Ok(sent.failed(back, problem)),
-        (_, Some(problem)) => format!("!{label}: {done} of {}; {}", count(tids.len() as u64, "task"), problem.detail),
+        (_, Some(problem)) => format!(
+            "!{label}: {done} of {}; {}",
+            count(tids.len() as u64, "task"),
+            problem.detail
+        ),
     };
     // A deleted task has no page.
     let to = match verb == "delete" && back.starts_with("/tasks/") && done > 0 {
@@ -215,7 +238,10 @@ pub(super) async fn on_group(
                 .filter(|n| *n <= 1_000)
                 .ok_or_else(|| Problem::bad_request("replicas are a number from 0 to 1000"))?;
             let result = raddle_groups::scale(broker, slug, replicas).await;
-            (result, format!("{slug} is to have {}", count(replicas.into(), "replica")))
+            (
+                result,
+                format!("{slug} is to have {}", count(replicas.into(), "replica")),
+            )
         }
     };
     let note = AuditNote {
@@ -243,13 +269,21 @@ pub(super) async fn on_schedule(
     };
     sent.cx.caller.require(right)?;
     let result = match sent.get("action") {
-        "pause" => schedule::pause(broker, name).await.map(|_| "is paused".into()),
-        "resume" => schedule::resume(broker, name).await.map(|_| "goes on".into()),
+        "pause" => schedule::pause(broker, name)
+            .await
+            .map(|_| "is paused".into()),
+        "resume" => schedule::resume(broker, name)
+            .await
+            .map(|_| "goes on".into()),
         "remove" => {
             back = "/schedules".into();
-            schedule::remove(broker, name).await.map(|()| "is removed".to_owned())
+            schedule::remove(broker, name)
+                .await
+                .map(|()| "is removed".to_owned())
         }
-        _ => schedule::run_now(broker, name).await.map(|submitted| format!("has submitted {}", submitted.tid())),
+        _ => schedule::run_now(broker, name)
+            .await
+            .map(|submitted| format!("has submitted {}", submitted.tid())),
     };
     let note = AuditNote {
         selection: Some(name.into()),
@@ -307,7 +341,10 @@ pub(super) async fn on_failures(
     request: Request,
 ) -> Result<Response> {
     let sent = Sent::read(state, caller, request).await?;
-    let tids = sent.get("tids").split(' ').filter_map(|tid| tid.parse::<Tid>().ok());
+    let tids = sent
+        .get("tids")
+        .split(' ')
+        .filter_map(|tid| tid.parse::<Tid>().ok());
     let (tids, mut done): (Vec<_>, _) = (tids.take(MAX_SELECTED).collect(), 0);
     for tid in &tids {
         // One that was submitted again meanwhile is no dead letter any more.
@@ -317,7 +354,11 @@ pub(super) async fn on_failures(
         count: Some(done),
         ..AuditNote::default()
     };
-    Ok(sent.done("/failures", &format!("Retry: {} of {}", done, count(tids.len() as u64, "task")), note))
+    Ok(sent.done(
+        "/failures",
+        &format!("Retry: {} of {}", done, count(tids.len() as u64, "task")),
+        note,
+    ))
 }
 
 pub(super) async fn purge(
@@ -331,7 +372,11 @@ pub(super) async fn purge(
         count: Some(purged),
         ..AuditNote::default()
     };
-    Ok(sent.done("/system", &format!("Deleted {}", count(purged, "record")), note))
+    Ok(sent.done(
+        "/system",
+        &format!("Deleted {}", count(purged, "record")),
+        note,
+    ))
 }
 
 pub(super) async fn submit(

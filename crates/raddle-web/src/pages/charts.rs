@@ -28,11 +28,15 @@ pub(crate) fn sparkline(values: &[u64], tone: &str) -> Option<Svg> {
         return None;
     }
     let step = 100.0 / (values.len() - 1) as f64;
-    let line = values.iter().enumerate().fold(String::new(), |mut line, (i, value)| {
-        let (x, y) = (i as f64 * step, 28.0 - *value as f64 / max as f64 * 26.0);
-        write!(line, "{}{x:.1} {y:.1}", if i == 0 { 'M' } else { 'L' }).expect("a string takes any text");
-        line
-    });
+    let line = values
+        .iter()
+        .enumerate()
+        .fold(String::new(), |mut line, (i, value)| {
+            let (x, y) = (i as f64 * step, 28.0 - *value as f64 / max as f64 * 26.0);
+            write!(line, "{}{x:.1} {y:.1}", if i == 0 { 'M' } else { 'L' })
+                .expect("a string takes any text");
+            line
+        });
     Some(Svg(format!(
         r#"<svg viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true"><path class="a-{tone}" d="{line}L100 30L0 30Z"/><path class="l-{tone}" d="{line}"/></svg>"#
     )))
@@ -40,7 +44,12 @@ pub(crate) fn sparkline(values: &[u64], tone: &str) -> Option<Svg> {
 
 /// Stacked bars, one for each step of time. `layers` are the values of each class, the lowest
 /// first.
-pub(crate) fn stacked_bars(layers: &[(&'static str, Vec<u64>)], from: &str, to: &str, what: &str) -> Svg {
+pub(crate) fn stacked_bars(
+    layers: &[(&'static str, Vec<u64>)],
+    from: &str,
+    to: &str,
+    what: &str,
+) -> Svg {
     const HEIGHT: f64 = 120.0;
     let steps = layers.first().map_or(0, |(_, values)| values.len());
     let total = |i: usize| layers.iter().map(|(_, values)| values[i]).sum::<u64>();
@@ -79,7 +88,13 @@ pub(crate) fn gantt(rows: &[(String, Vec<Span>)], what: &str) -> Option<Svg> {
     let mut out = String::new();
     for (i, (label, spans)) in rows.iter().enumerate() {
         let y = i as f64 * ROW;
-        write!(out, r#"<text x="0" y="{:.0}">{}</text>"#, y + 15.0, escape(label)).expect("a string takes any text");
+        write!(
+            out,
+            r#"<text x="0" y="{:.0}">{}</text>"#,
+            y + 15.0,
+            escape(label)
+        )
+        .expect("a string takes any text");
         for span in spans {
             let (x0, width) = (x(span.from), (x(span.to) - x(span.from)).max(2.0));
             let (class, label) = (span.class, escape(&span.label));
@@ -98,7 +113,10 @@ pub(crate) fn gantt(rows: &[(String, Vec<Span>)], what: &str) -> Option<Svg> {
     )
     .expect("a string takes any text");
     let what = escape(what);
-    Some(Svg(format!(r#"<svg class="chart" viewBox="0 0 600 {}" role="img" aria-label="{what}">{out}</svg>"#, bottom + 20.0)))
+    Some(Svg(format!(
+        r#"<svg class="chart" viewBox="0 0 600 {}" role="img" aria-label="{what}">{out}</svg>"#,
+        bottom + 20.0
+    )))
 }
 
 /// The state machine of a task, with the way that it has taken.
@@ -122,9 +140,15 @@ pub(crate) fn state_machine(at: TaskState, visited: &[TaskState]) -> Svg {
     };
     edge("M100 67H130".into(), was(Spawning));
     edge("M230 67H260".into(), was(Running));
-    edge("M310 78V96H50V78".into(), visited.iter().filter(|state| **state == Created).count() > 1);
+    edge(
+        "M310 78V96H50V78".into(),
+        visited.iter().filter(|state| **state == Created).count() > 1,
+    );
     for (state, x, y) in STATES.into_iter().filter(|(state, ..)| state.is_terminal()) {
-        edge(format!("M360 67C400 67 390 {y} {x} {y}", y = y + 11), state == at);
+        edge(
+            format!("M360 67C400 67 390 {y} {x} {y}", y = y + 11),
+            state == at,
+        );
     }
     for (state, x, y) in STATES {
         let class = match state {
@@ -140,7 +164,9 @@ pub(crate) fn state_machine(at: TaskState, visited: &[TaskState]) -> Svg {
         )
         .expect("a string takes any text");
     }
-    Svg(format!(r#"<svg class="chart" viewBox="-1 -1 533 137" role="img" aria-label="The task is {at}">{out}</svg>"#))
+    Svg(format!(
+        r#"<svg class="chart" viewBox="-1 -1 533 137" role="img" aria-label="The task is {at}">{out}</svg>"#
+    ))
 }
 
 fn escape(text: &str) -> String {
@@ -173,7 +199,10 @@ mod tests {
         let svg = gantt(&[("<i>".into(), vec![span])], "\"x").unwrap().0
             + &stacked_bars(&[("f-ok", vec![1, 0, 3])], "<a", "b>", "x").0
             + &state_machine(TaskState::Running, &[TaskState::Created]).0;
-        assert!(!svg.contains("<b>") && !svg.contains("<i>") && !svg.contains("style="), "{svg}");
+        assert!(
+            !svg.contains("<b>") && !svg.contains("<i>") && !svg.contains("style="),
+            "{svg}"
+        );
         assert!(sparkline(&[0, 0], "run").is_none() && sparkline(&[], "run").is_none());
     }
 }

@@ -33,7 +33,10 @@ impl Context {
     /// Reads the path and the query string of `uri`, relative to the prefix.
     pub(crate) fn new(state: AppState, caller: Caller, uri: &str) -> Result<Self> {
         let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
-        let decoded = path.split('/').filter(|segment| !segment.is_empty()).map(decode_text);
+        let decoded = path
+            .split('/')
+            .filter(|segment| !segment.is_empty())
+            .map(decode_text);
         let segments: Option<Vec<String>> = decoded.collect();
         let segments = segments
             .ok_or_else(|| Problem::new(StatusCode::BAD_REQUEST, "the path is not valid UTF-8"))?;
@@ -53,13 +56,20 @@ impl Context {
     /// A parameter of the query string.
     pub(crate) fn param(&self, name: &str) -> Option<&str> {
         let found = self.params.iter().find(|(key, _)| key == name);
-        found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+        found
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty())
     }
 
     /// The ids of the rows that a live list shows; `None` for a request that names none.
     pub(crate) fn rows(&self) -> Option<Vec<Tid>> {
         let (_, rows) = self.params.iter().find(|(key, _)| key == "rows")?;
-        Some(rows.split(',').filter_map(|tid| tid.parse().ok()).take(MAX_ROWS).collect())
+        Some(
+            rows.split(',')
+                .filter_map(|tid| tid.parse().ok())
+                .take(MAX_ROWS)
+                .collect(),
+        )
     }
 
     /// A `curl` for a path of the API.
@@ -150,7 +160,10 @@ pub(crate) fn parse_query(text: &str) -> Vec<(String, String)> {
         let plain = |text: &str| decode_text(&text.replace('+', " "));
         Some((plain(key)?, plain(value)?))
     };
-    text.split('&').filter(|part| !part.is_empty()).filter_map(pair).collect()
+    text.split('&')
+        .filter(|part| !part.is_empty())
+        .filter_map(pair)
+        .collect()
 }
 
 /// Cuts a long text, at the end of a character.
@@ -183,11 +196,17 @@ mod tests {
         }
         assert_eq!(decode_text("%zz"), None);
         assert_eq!(decode_text("%f"), None);
-        assert_eq!(parse_query("a=1+2&&b&%zz=1"), [("a".into(), "1 2".into()), ("b".into(), String::new())]);
+        assert_eq!(
+            parse_query("a=1+2&&b&%zz=1"),
+            [("a".into(), "1 2".into()), ("b".into(), String::new())]
+        );
     }
 
     #[test]
     fn commands_can_be_pasted_into_a_shell() {
-        assert_eq!([shell("a-b"), shell("a b"), shell("it's"), shell("")], ["a-b", "'a b'", r"'it'\''s'", "''"]);
+        assert_eq!(
+            [shell("a-b"), shell("a b"), shell("it's"), shell("")],
+            ["a-b", "'a b'", r"'it'\''s'", "''"]
+        );
     }
 }

@@ -37,7 +37,11 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
     let mut block = Block::new("events", title, Body::Table(table));
     if let Some(first) = events.first() {
         block = block.tool(Cell::Link {
-            href: cx.url(&format!("/events?until={}{}", first.at, of_task.map(|tid| format!("&tid={tid}")).unwrap_or_default())),
+            href: cx.url(&format!(
+                "/events?until={}{}",
+                first.at,
+                of_task.map(|tid| format!("&tid={tid}")).unwrap_or_default()
+            )),
             text: "Earlier".into(),
         });
     }
@@ -52,10 +56,15 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         section: "/events",
         subtitle: vec![match of_task {
             Some(tid) => Cell::Many(vec![Cell::soft("of the task"), cx.task(tid)]),
-            None => Cell::soft("Every change of every task, in the order in which the broker made it"),
+            None => {
+                Cell::soft("Every change of every task, in the order in which the broker made it")
+            }
         }],
         blocks: vec![block],
-        commands: vec!["raddle queue peek raddle.tasks.log".into(), cx.curl("/events")],
+        commands: vec![
+            "raddle queue peek raddle.tasks.log".into(),
+            cx.curl("/events"),
+        ],
         is_live: until.is_none(),
         ..Page::default()
     })
@@ -84,7 +93,10 @@ pub(crate) fn row(cx: &Context, event: &TaskEvent) -> Row {
         cx.task(event.tid),
         Cell::text(event.attempt.to_string()),
         event.worker.map_or_else(Cell::none, |tid| cx.worker(tid)),
-        event.detail.as_deref().map_or_else(Cell::none, |detail| Cell::soft(cut(detail))),
+        event
+            .detail
+            .as_deref()
+            .map_or_else(Cell::none, |detail| Cell::soft(cut(detail))),
     ];
     Row {
         id: format!("e-{}", event.id),
@@ -95,7 +107,11 @@ pub(crate) fn row(cx: &Context, event: &TaskEvent) -> Row {
 }
 
 /// The last events, of one task or of all.
-async fn newest(cx: &Context, of_task: Option<Tid>, until: Option<Timestamp>) -> Result<Vec<TaskEvent>> {
+async fn newest(
+    cx: &Context,
+    of_task: Option<Tid>,
+    until: Option<Timestamp>,
+) -> Result<Vec<TaskEvent>> {
     let Some(tid) = of_task else {
         return Ok(last_events(cx.broker(), until, SHOWN).await?.items);
     };

@@ -30,7 +30,7 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         ("Trend", "p2"),
         ("First", "num nowrap p3"),
         ("Last", "num nowrap p2"),
-        ("", "nowrap num p2"),
+        ("Again", "nowrap num p2"),
     ])
     .empty(Empty::new(
         "Nothing has failed",
@@ -41,7 +41,10 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         let cells = vec![
             cause(cx, group),
             Cell::Link {
-                href: cx.tasks_url(&format!("state:failed,timeout,killed name:{}", quote(&group.name))),
+                href: cx.tasks_url(&format!(
+                    "state:failed,timeout,killed name:{}",
+                    quote(&group.name)
+                )),
                 text: number(group.count),
             },
             trend(group).map_or_else(Cell::none, Cell::Svg),
@@ -49,14 +52,21 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
             Cell::time(group.last_seen, cx.now),
             retry(cx, group),
         ];
-        table.push(format!("{}|{}|{}", group.name, group.exit, group.line), &group.name, cells);
+        table.push(
+            format!("{}|{}|{}", group.name, group.exit, group.line),
+            &group.name,
+            cells,
+        );
     }
     Ok(Page {
         title: "Failures".into(),
         section: "/failures",
         subtitle: vec![Cell::soft(scope(&list))],
         blocks: vec![Block::new("failures", "", Body::Table(table))],
-        commands: vec!["raddle failures".into(), cx.curl(&format!("/failures?q={}", encode(text)))],
+        commands: vec![
+            "raddle failures".into(),
+            cx.curl(&format!("/failures?q={}", encode(text))),
+        ],
         is_live: true,
         ..Page::default()
     })
@@ -65,8 +75,12 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
 fn scope(list: &FailureList) -> String {
     let n = number(list.looked_at);
     match list.complete {
-        true => format!("All {n} failed tasks that are kept, by name, exit and last line of their errors"),
-        false => format!("The newest {n} failed tasks, by name, exit and last line of their errors"),
+        true => format!(
+            "All {n} failed tasks that are kept, by name, exit and last line of their errors"
+        ),
+        false => {
+            format!("The newest {n} failed tasks, by name, exit and last line of their errors")
+        }
     }
 }
 
@@ -84,11 +98,15 @@ fn cause(cx: &Context, group: &FailureGroup) -> Cell {
 
 /// When the tasks failed, from the first to the last.
 fn trend(group: &FailureGroup) -> Option<super::charts::Svg> {
-    let (first, last) = (group.tasks.last()?.unix_nanos(), group.tasks.first()?.unix_nanos());
+    let (first, last) = (
+        group.tasks.last()?.unix_nanos(),
+        group.tasks.first()?.unix_nanos(),
+    );
     let length = last.saturating_sub(first).max(1);
     let mut steps = vec![0; STEPS];
     for tid in &group.tasks {
-        let at = u128::from(tid.unix_nanos().saturating_sub(first)) * (STEPS as u128 - 1) / u128::from(length);
+        let at = u128::from(tid.unix_nanos().saturating_sub(first)) * (STEPS as u128 - 1)
+            / u128::from(length);
         steps[usize::try_from(at).unwrap_or(0).min(STEPS - 1)] += 1;
     }
     sparkline(&steps, "bad").filter(|_| group.count > 2)
@@ -99,12 +117,23 @@ fn retry(cx: &Context, group: &FailureGroup) -> Cell {
     if group.dead == 0 {
         return Cell::soft("none to retry");
     }
-    let tids = group.tasks.iter().take(MAX_RETRIED).map(ToString::to_string);
+    let tids = group
+        .tasks
+        .iter()
+        .take(MAX_RETRIED)
+        .map(ToString::to_string);
     let tids: Vec<String> = tids.collect();
     Cell::Action(Action {
         fields: vec![("tids", tids.join(" "))],
-        confirm: Some(format!("Submit {} again?", raddle_client::text::count(group.dead, "task"))),
-        ..cx.action(&format!("Retry {}", number(group.dead)), "/failures/act", Right::Retry)
+        confirm: Some(format!(
+            "Submit {} again?",
+            raddle_client::text::count(group.dead, "task")
+        )),
+        ..cx.action(
+            &format!("Retry {}", number(group.dead)),
+            "/failures/act",
+            Right::Retry,
+        )
     })
 }
 

@@ -7,7 +7,8 @@ use super::{
 use crate::{auth::Right, problem::Result};
 
 /// What the form holds at first.
-const EXAMPLE: &str = "{\n  \"name\": \"hello\",\n  \"target\": {\"command\": [\"echo\", \"hello\"]}\n}";
+const EXAMPLE: &str =
+    "{\n  \"name\": \"hello\",\n  \"target\": {\"command\": [\"echo\", \"hello\"]}\n}";
 
 pub(super) async fn new_task(cx: &Context) -> Result<Page> {
     let form = Form {
@@ -27,7 +28,10 @@ pub(super) async fn new_task(cx: &Context) -> Result<Page> {
         title: "New task".into(),
         section: "/tasks",
         blocks: vec![Block::new("new", "", Body::Form(form))],
-        commands: vec!["raddle submit -- echo hello".into(), "raddle submit --file spec.json".into()],
+        commands: vec![
+            "raddle submit -- echo hello".into(),
+            "raddle submit --file spec.json".into(),
+        ],
         ..Page::default()
     })
 }

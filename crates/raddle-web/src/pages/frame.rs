@@ -81,11 +81,7 @@ struct BareTemplate<'a> {
 }
 
 /// Puts a screen into its frame.
-pub(super) async fn respond(
-    cx: &Context,
-    headers: &HeaderMap,
-    page: &Page,
-) -> Result<Response> {
+pub(super) async fn respond(cx: &Context, headers: &HeaderMap, page: &Page) -> Result<Response> {
     let assets = &*ASSETS;
     let flash = cookie(headers, FLASH).and_then(|text| {
         let text = decode_text(text)?;
@@ -184,7 +180,15 @@ pub(super) fn problem(state: &AppState, headers: &HeaderMap, problem: &Problem) 
         .position
         .map(|position| format!(" (at character {})", position + 1));
     let text = format!("{}{}", problem.detail, place.unwrap_or_default());
-    bare(state, theme(headers), problem.status, title, &text, problem.hint.as_deref(), None)
+    bare(
+        state,
+        theme(headers),
+        problem.status,
+        title,
+        &text,
+        problem.hint.as_deref(),
+        None,
+    )
 }
 
 /// The sign-in page.
@@ -226,7 +230,10 @@ pub(super) fn see_other(cx: &Context, to: &str, said: &str) -> Response {
         response.headers_mut().insert("location", to);
     }
     let end = said.floor_char_boundary(MAX_FLASH);
-    set_cookie(&mut response, &flash_cookie(cx.state.url("/"), &encode(&said[..end]), 60));
+    set_cookie(
+        &mut response,
+        &flash_cookie(cx.state.url("/"), &encode(&said[..end]), 60),
+    );
     response
 }
 
@@ -247,7 +254,10 @@ fn theme(headers: &HeaderMap) -> Option<&'static str> {
 }
 
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let all = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let all = headers
+        .get_all(COOKIE)
+        .into_iter()
+        .filter_map(|value| value.to_str().ok());
     all.flat_map(|value| value.split(';'))
         .find_map(|pair| pair.trim().strip_prefix(name)?.strip_prefix('='))
 }

@@ -57,7 +57,9 @@ fn state(view: &GroupWorkerView) -> Cell {
     match (view.on, view.managers.is_empty()) {
         (false, _) => Cell::badge("off", "paused", "off"),
         (true, true) => Cell::badge("no manager", "warn", "warn"),
-        (true, false) if view.live < view.replicas as usize => Cell::badge("starting", "spawning", "warn"),
+        (true, false) if view.live < view.replicas as usize => {
+            Cell::badge("starting", "spawning", "warn")
+        }
         (true, false) => Cell::badge("on", "running", "ok"),
     }
 }
@@ -83,7 +85,11 @@ pub(super) async fn show(cx: &Context, slug: &str) -> Result<Page> {
         blocks.push(Block::new("unmanaged", "", Body::Notices(vec![notice])));
     }
     let pids = view.pids.iter().map(ToString::to_string).collect();
-    let managers = view.managers.iter().map(|manager| Cell::Many(vec![Cell::text(&manager.name), cx.worker(manager.tid)])).collect();
+    let managers = view
+        .managers
+        .iter()
+        .map(|manager| Cell::Many(vec![Cell::text(&manager.name), cx.worker(manager.tid)]))
+        .collect();
     let fields = vec![
         ("State", state(view)),
         ("Replicas", replicas(view)),
@@ -118,7 +124,11 @@ pub(super) async fn show(cx: &Context, slug: &str) -> Result<Page> {
         ],
     };
     blocks.push(Block::new("scale", "Scale", Body::Form(form)).width("half"));
-    let (verb, label) = if view.on { ("off", "Turn off") } else { ("on", "Turn on") };
+    let (verb, label) = if view.on {
+        ("off", "Turn off")
+    } else {
+        ("on", "Turn on")
+    };
     Ok(Page {
         title: slug.into(),
         section: "/groups",
@@ -128,7 +138,10 @@ pub(super) async fn show(cx: &Context, slug: &str) -> Result<Page> {
             ..cx.action(label, "/groups/act", Right::Scale)
         }],
         blocks,
-        commands: vec![format!("raddle group scale {} {}", shell(slug), view.replicas), cx.curl(&format!("/groups/{slug}"))],
+        commands: vec![
+            format!("raddle group scale {} {}", shell(slug), view.replicas),
+            cx.curl(&format!("/groups/{slug}")),
+        ],
         is_live: true,
         ..Page::default()
     })

@@ -6,18 +6,33 @@ use super::{
 };
 
 const FIELDS: [(&str, &str); 12] = [
-    ("state:failed,timeout", "one of these states: created, spawning, running, completed, failed, timeout, cancelled, killed"),
-    ("name:frame-*", "the name; * is any text. A word alone is a part of the name"),
+    (
+        "state:failed,timeout",
+        "one of these states: created, spawning, running, completed, failed, timeout, cancelled, killed",
+    ),
+    (
+        "name:frame-*",
+        "the name; * is any text. A word alone is a part of the name",
+    ),
     ("queue:mail", "the queue"),
     ("kind:render", "the kind"),
     ("batch:july", "the batch"),
-    ("worker:7993411584", "the worker that runs it, or ran it last"),
+    (
+        "worker:7993411584",
+        "the worker that runs it, or ran it last",
+    ),
     ("cap:gpu", "a capability that it needs"),
     ("dead:yes  paused:no", "dead letters; paused tasks"),
     ("tries:>2  exit:3", "how often it was tried; the exit code"),
-    ("took:>30s  waited:>5m", "how long the last attempt ran; how long the task waited"),
+    (
+        "took:>30s  waited:>5m",
+        "how long the last attempt ran; how long the task waited",
+    ),
     ("since:-1h  until:2026-11-18T03:00Z", "when it was created"),
-    ("-queue:mail", "not this. Terms are joined by and, values with commas by or"),
+    (
+        "-queue:mail",
+        "not this. Terms are joined by and, values with commas by or",
+    ),
 ];
 
 const KEYS: [(&str, &str); 9] = [
@@ -27,7 +42,10 @@ const KEYS: [(&str, &str); 9] = [
     ("x", "select the row"),
     ("Esc", "leave the box, clear the selection"),
     ("Space", "hold live changes, and go on"),
-    ("g then o t f q w e", "go to Overview, Tasks, Failures, Queues, Workers, Events"),
+    (
+        "g then o t f q w e",
+        "go to Overview, Tasks, Failures, Queues, Workers, Events",
+    ),
     ("t", "light, dark or as the system"),
     ("?", "this page"),
 ];
@@ -36,11 +54,20 @@ pub(super) fn show(cx: &Context) -> Page {
     let table = |id, title, rows: &[(&str, &str)]| {
         let mut table = Table::new(&[("Type", "nowrap"), ("Meaning", "")]);
         for (keys, meaning) in rows {
-            table.push(*keys, keys, vec![Cell::Code((*keys).into()), Cell::text(*meaning)]);
+            table.push(
+                *keys,
+                keys,
+                vec![Cell::Code((*keys).into()), Cell::text(*meaning)],
+            );
         }
         Block::new(id, title, Body::Table(table)).width("half")
     };
-    let examples = ["state:failed since:-1h", "queue:mail -name:test*", "state:running took:>10m", "dead:yes"];
+    let examples = [
+        "state:failed since:-1h",
+        "queue:mail -name:test*",
+        "state:running took:>10m",
+        "dead:yes",
+    ];
     let links = examples
         .into_iter()
         .map(|query| Cell::Link {
@@ -56,7 +83,10 @@ pub(super) fn show(cx: &Context) -> Page {
             table("keys", "Keys", &KEYS),
             Block::new("examples", "Examples", Body::Lines(links)).width("half"),
         ],
-        commands: vec!["raddle task list 'state:failed since:-1h'".into(), cx.curl("/tasks?q=state%3Afailed")],
+        commands: vec![
+            "raddle task list 'state:failed since:-1h'".into(),
+            cx.curl("/tasks?q=state%3Afailed"),
+        ],
         ..Page::default()
     }
 }

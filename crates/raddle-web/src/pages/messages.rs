@@ -44,13 +44,19 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
 }
 
 pub(super) fn parse_queue(name: &str) -> Result<QueueName> {
-    name.parse::<QueueName>().map_err(|error| Problem::bad_request(error.to_string()))
+    name.parse::<QueueName>()
+        .map_err(|error| Problem::bad_request(error.to_string()))
 }
 
 pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
     let queue = parse_queue(name)?;
     let messages = queues::peek(cx.broker(), &queue, SHOWN).await?;
-    let mut table = Table::new(&[("Written", "nowrap"), ("Message", ""), ("Size", "num nowrap p2")]).empty(Empty::new(
+    let mut table = Table::new(&[
+        ("Written", "nowrap"),
+        ("Message", ""),
+        ("Size", "num nowrap p2"),
+    ])
+    .empty(Empty::new(
         "No message",
         "It has been read, or none was written. Write one from a terminal:",
         &format!("raddle queue write {} 'hello'", shell(name)),
@@ -97,9 +103,20 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         blocks: vec![
             Block::new("messages", "", Body::Table(table)),
             form("write", "Write a message", "Message", "body", "", "", 4),
-            form("move", "Move messages", "To the queue", "to", "", "All messages go to its end, in one transaction", 0),
+            form(
+                "move",
+                "Move messages",
+                "To the queue",
+                "to",
+                "",
+                "All messages go to its end, in one transaction",
+                0,
+            ),
         ],
-        commands: vec![format!("raddle queue peek {}", shell(name)), cx.curl(&format!("/messages/{name}"))],
+        commands: vec![
+            format!("raddle queue peek {}", shell(name)),
+            cx.curl(&format!("/messages/{name}")),
+        ],
         is_live: true,
         ..Page::default()
     })

@@ -485,8 +485,14 @@ mod tests {
     #[test]
     fn numbers_are_grouped() {
         let plain = |n| number(n).replace('\u{202f}', " ");
-        assert_eq!([0, 12, 123, 1234, 1_234_567].map(plain), ["0", "12", "123", "1 234", "1 234 567"]);
-        assert_eq!([999, 1_000, 12_345_678].map(bytes), ["999 B", "1.0 kB", "12.3 MB"]);
+        assert_eq!(
+            [0, 12, 123, 1234, 1_234_567].map(plain),
+            ["0", "12", "123", "1 234", "1 234 567"]
+        );
+        assert_eq!(
+            [999, 1_000, 12_345_678].map(bytes),
+            ["999 B", "1.0 kB", "12.3 MB"]
+        );
     }
 
     #[test]
@@ -500,9 +506,14 @@ mod tests {
         };
         let tags = Cell::Many(vec![Cell::Tags(vec![hostile.into()]), Cell::text(hostile)]);
         table.push(hostile, hostile, vec![named, tags]);
-        let html = Block::new("x", hostile, Body::Table(table)).render().unwrap();
+        let html = Block::new("x", hostile, Body::Table(table))
+            .render()
+            .unwrap();
         assert!(!html.contains("<img"), "{html}");
-        assert_eq!(html.matches("onerror").count(), html.matches("&#60;img").count());
+        assert_eq!(
+            html.matches("onerror").count(),
+            html.matches("&#60;img").count()
+        );
         assert_ne!(id_of("a b"), id_of("a_20_b"));
     }
 }

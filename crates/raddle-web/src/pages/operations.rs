@@ -48,7 +48,11 @@ pub(super) async fn audit(cx: &Context) -> Result<Page> {
         ("Outcome", "nowrap"),
         ("From", "p3 nowrap"),
     ])
-    .empty(Empty::new("No entry", "Every request that changes something is recorded here.", ""));
+    .empty(Empty::new(
+        "No entry",
+        "Every request that changes something is recorded here.",
+        "",
+    ));
     for message in stored.iter().rev().take(SHOWN) {
         let Ok(entry) = serde_json::from_str::<AuditEntry>(&message.body) else {
             continue;
@@ -78,7 +82,10 @@ pub(super) async fn audit(cx: &Context) -> Result<Page> {
         section: "/audit",
         subtitle: vec![Cell::soft("Who changed what, newest first")],
         blocks: vec![Block::new("audit", "", Body::Table(table))],
-        commands: vec![format!("raddle queue peek {}", audit::QUEUE), cx.curl("/audit")],
+        commands: vec![
+            format!("raddle queue peek {}", audit::QUEUE),
+            cx.curl("/audit"),
+        ],
         is_live: true,
         ..Page::default()
     })

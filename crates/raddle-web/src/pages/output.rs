@@ -39,13 +39,20 @@ pub(super) async fn blocks(cx: &Context, task: &TaskView) -> Result<Vec<Block>> 
         if length == 0 {
             continue;
         }
-        let title = if stream == OutputStream::Stdout { "Output" } else { "Errors" };
+        let title = if stream == OutputStream::Stdout {
+            "Output"
+        } else {
+            "Errors"
+        };
         let note = match length > SHOWN {
             true => format!("the last {} of {}", bytes(SHOWN), bytes(length)),
             false => bytes(length),
         };
         let download = Cell::Link {
-            href: cx.url(&format!("/tasks/{}/output/{}/{name}", task.tid, task.attempt)),
+            href: cx.url(&format!(
+                "/tasks/{}/output/{}/{name}",
+                task.tid, task.attempt
+            )),
             text: "Download".into(),
         };
         let body = Body::Pre {
@@ -120,7 +127,11 @@ fn printable(text: &str) -> String {
 pub(super) fn shorten(text: &str) -> String {
     let end = text.floor_char_boundary(MAX_TEXT);
     match end < text.len() {
-        true => format!("{}\n… ({} in all: the command line shows it)", &text[..end], bytes(text.len() as u64)),
+        true => format!(
+            "{}\n… ({} in all: the command line shows it)",
+            &text[..end],
+            bytes(text.len() as u64)
+        ),
         false => text.into(),
     }
 }
@@ -143,19 +154,28 @@ pub(super) async fn download(
         .into_iter()
         .find(|it| name(*it) == stream)
         .ok_or_else(|| Problem::not_found("a stream is stdout or stderr"))?;
-    let file = format!("attachment; filename=\"{tid}-{attempt}-{}.txt\"", name(stream));
-    let pieces = futures_util::stream::try_unfold((cx.state.clone(), 0), move |(state, offset)| async move {
-        let piece = state
-            .broker()
-            .read_output(tid, attempt, stream, offset, CHUNK)
-            .await
-            .map_err(std::io::Error::other)?;
-        let next = offset + piece.len() as u64;
-        Ok::<_, std::io::Error>((!piece.is_empty()).then_some((piece, (state, next))))
-    });
+    let file = format!(
+        "attachment; filename=\"{tid}-{attempt}-{}.txt\"",
+        name(stream)
+    );
+    let pieces = futures_util::stream::try_unfold(
+        (cx.state.clone(), 0),
+        move |(state, offset)| async move {
+            let piece = state
+                .broker()
+                .read_output(tid, attempt, stream, offset, CHUNK)
+                .await
+                .map_err(std::io::Error::other)?;
+            let next = offset + piece.len() as u64;
+            Ok::<_, std::io::Error>((!piece.is_empty()).then_some((piece, (state, next))))
+        },
+    );
     let mut response = HttpBody::from_stream(pieces).into_response();
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
     headers.extend(HeaderValue::from_str(&file).map(|file| (CONTENT_DISPOSITION, file)));
     Ok(response)
 }
@@ -166,7 +186,10 @@ mod tests {
 
     #[test]
     fn control_characters_of_output_are_harmless() {
-        assert_eq!(printable("a\u{1b}[31mred\u{1b}[0m\r\nb\0\tc"), "ared\nb\u{fffd}\tc");
+        assert_eq!(
+            printable("a\u{1b}[31mred\u{1b}[0m\r\nb\0\tc"),
+            "ared\nb\u{fffd}\tc"
+        );
         assert_eq!(printable("x\n10 %\r50 %\r100 %\n"), "x\n100 %\n");
         assert_eq!(printable("\u{1b}[").len(), 0);
         let long = "ä".repeat(MAX_TEXT);

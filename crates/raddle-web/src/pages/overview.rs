@@ -33,7 +33,8 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
     let failures = newest(FAILED.to_vec(), FAILURES).await?;
     let oldest = newest(vec![TaskState::Created], 1).await?;
     let has_tasks = overview.tasks.values().any(|n| *n > 0);
-    let mut blocks = vec![Block::new("numbers", "", Body::Stats(stats(cx, &overview))).width("flat")];
+    let mut blocks =
+        vec![Block::new("numbers", "", Body::Stats(stats(cx, &overview))).width("flat")];
     let waiting = stuck_notices(&QueueList::read(broker).await?);
     if !has_tasks && oldest.is_empty() {
         blocks.push(welcome());
@@ -49,10 +50,7 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         title: "Overview".into(),
         section: "/",
         blocks,
-        commands: vec![
-            "raddle status --watch".into(),
-            cx.curl("/status"),
-        ],
+        commands: vec!["raddle status --watch".into(), cx.curl("/status")],
         is_live: true,
         ..Page::default()
     })
@@ -60,8 +58,16 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
 
 fn stats(cx: &Context, overview: &Overview) -> Vec<Stat> {
     let of = |state| overview.tasks.get(&state).copied().unwrap_or_default();
-    let slots: u32 = overview.workers.iter().map(|worker| worker.info.concurrency).sum();
-    let busy: u32 = overview.workers.iter().map(raddle_client::explain::busy_slots).sum();
+    let slots: u32 = overview
+        .workers
+        .iter()
+        .map(|worker| worker.info.concurrency)
+        .sum();
+    let busy: u32 = overview
+        .workers
+        .iter()
+        .map(raddle_client::explain::busy_slots)
+        .sum();
     let stat = |label: &str, n: u64, under: String, query: &str| Stat {
         label: label.into(),
         value: number(n),
@@ -80,15 +86,28 @@ fn stats(cx: &Context, overview: &Overview) -> Vec<Stat> {
     vec![
         stat("Ready", ready, delayed, "state:created"),
         stat("Running", running, String::new(), "state:running,spawning"),
-        stat("Completed", of(TaskState::Completed), String::new(), "state:completed"),
+        stat(
+            "Completed",
+            of(TaskState::Completed),
+            String::new(),
+            "state:completed",
+        ),
         Stat {
             tone: if dead > 0 { "bad" } else { "" },
-            ..stat("Failed", failed, format!("{} out of attempts", number(dead)), "state:failed,timeout,killed")
+            ..stat(
+                "Failed",
+                failed,
+                format!("{} out of attempts", number(dead)),
+                "state:failed,timeout,killed",
+            )
         },
         Stat {
             label: "Free slots".into(),
             value: number(slots.saturating_sub(busy).into()),
-            under: format!("of {slots}, on {}", text::count(overview.workers.len() as u64, "worker")),
+            under: format!(
+                "of {slots}, on {}",
+                text::count(overview.workers.len() as u64, "worker")
+            ),
             href: Some(cx.url("/workers")),
             tone: if slots == 0 && ready > 0 { "warn" } else { "" },
             ..Stat::default()
@@ -106,11 +125,25 @@ fn welcome() -> Block {
 }
 
 fn running_block(cx: &Context, tasks: &[TaskView]) -> Block {
-    let mut table = Table::new(&[("Task", ""), ("Queue", "p2"), ("Progress", ""), ("Runs for", "num nowrap")])
-        .empty(Empty::new("Nothing runs", "Tasks that run now are listed here.", ""));
+    let mut table = Table::new(&[
+        ("Task", ""),
+        ("Queue", "p2"),
+        ("Progress", ""),
+        ("Runs for", "num nowrap"),
+    ])
+    .empty(Empty::new(
+        "Nothing runs",
+        "Tasks that run now are listed here.",
+        "",
+    ));
     for task in tasks {
-        let progress = task.progress.as_ref().map_or_else(Cell::none, progress_cell);
-        let since = task.claimed_at.map_or_else(Cell::none, |at| Cell::since(at, cx.now));
+        let progress = task
+            .progress
+            .as_ref()
+            .map_or_else(Cell::none, progress_cell);
+        let since = task
+            .claimed_at
+            .map_or_else(Cell::none, |at| Cell::since(at, cx.now));
         let name = Cell::Named {
             href: cx.url(&format!("/tasks/{}", task.tid)),
             name: cut(task.spec.display_name()),
@@ -119,10 +152,12 @@ fn running_block(cx: &Context, tasks: &[TaskView]) -> Block {
         let cells = vec![name, Cell::text(&task.spec.queue), progress, since];
         table.push(task.tid.to_string(), task.spec.display_name(), cells);
     }
-    Block::new("running", "Running now", Body::Table(table)).width("half").note(Cell::Link {
-        href: cx.tasks_url("state:running,spawning"),
-        text: "All that run".into(),
-    })
+    Block::new("running", "Running now", Body::Table(table))
+        .width("half")
+        .note(Cell::Link {
+            href: cx.tasks_url("state:running,spawning"),
+            text: "All that run".into(),
+        })
 }
 
 /// Reported progress, as a bar if a share is known.
@@ -134,7 +169,13 @@ pub(super) fn progress_cell(progress: &raddle_model::Progress) -> Cell {
 }
 
 fn worker_block(cx: &Context, workers: &[WorkerEntry]) -> Block {
-    let mut table = Table::new(&[("Worker", ""), ("Host", "p2"), ("Status", ""), ("Slots", "num")]).empty(Empty::new(
+    let mut table = Table::new(&[
+        ("Worker", ""),
+        ("Host", "p2"),
+        ("Status", ""),
+        ("Slots", "num"),
+    ])
+    .empty(Empty::new(
         "No worker is alive",
         "Tasks wait until one is. Start one in a terminal:",
         "raddle worker start",
@@ -148,20 +189,41 @@ fn worker_block(cx: &Context, workers: &[WorkerEntry]) -> Block {
             name: worker.info.name.clone(),
             under: None,
         };
-        let cells = vec![name, Cell::text(&worker.info.host), worker_badge(worker.status), load];
+        let cells = vec![
+            name,
+            Cell::text(&worker.info.host),
+            worker_badge(worker.status),
+            load,
+        ];
         table.push(format!("w{}", worker.tid), &worker.info.name, cells);
     }
-    Block::new("workers", "Workers", Body::Table(table)).width("half").note(Cell::Link {
-        href: cx.url("/workers"),
-        text: "All workers".into(),
-    })
+    Block::new("workers", "Workers", Body::Table(table))
+        .width("half")
+        .note(Cell::Link {
+            href: cx.url("/workers"),
+            text: "All workers".into(),
+        })
 }
 
 fn failure_block(cx: &Context, tasks: &[TaskView]) -> Block {
-    let mut table = Table::new(&[("State", "nowrap"), ("Task", ""), ("Queue", "p2"), ("Took", "num p2"), ("Ended", "num nowrap")])
-        .empty(Empty::new("Nothing has failed", "Tasks that fail, time out or are killed are listed here.", ""));
+    let mut table = Table::new(&[
+        ("State", "nowrap"),
+        ("Task", ""),
+        ("Queue", "p2"),
+        ("Took", "num p2"),
+        ("Ended", "num nowrap"),
+    ])
+    .empty(Empty::new(
+        "Nothing has failed",
+        "Tasks that fail, time out or are killed are listed here.",
+        "",
+    ));
     for task in tasks {
-        table.push(format!("f{}", task.tid), task.spec.display_name(), task_row(cx, task));
+        table.push(
+            format!("f{}", task.tid),
+            task.spec.display_name(),
+            task_row(cx, task),
+        );
     }
     Block::new("failures", "Newest failures", Body::Table(table)).note(Cell::Link {
         href: cx.url("/failures"),

@@ -10,11 +10,12 @@ use crate::problem::{Problem, Result};
 
 pub(super) async fn list(cx: &Context) -> Result<Page> {
     let pools = find()?;
-    let mut table = Table::new(&[("Pool", ""), ("Workers", "num"), ("Tags", "p2")]).empty(Empty::new(
-        "No pool on this machine",
-        "A pool answers calls without a queue. Start one from a terminal:",
-        "raddle pool serve",
-    ));
+    let mut table =
+        Table::new(&[("Pool", ""), ("Workers", "num"), ("Tags", "p2")]).empty(Empty::new(
+            "No pool on this machine",
+            "A pool answers calls without a queue. Start one from a terminal:",
+            "raddle pool serve",
+        ));
     for pool in &pools {
         let link = Cell::Named {
             href: cx.url_of("/pools", &pool.name),
@@ -22,12 +23,18 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
             under: None,
         };
         let tags = pool.tags().into_iter().map(str::to_owned).collect();
-        table.push(&pool.name, &pool.name, vec![link, Cell::num(pool.workers.len() as u64), Cell::Tags(tags)]);
+        table.push(
+            &pool.name,
+            &pool.name,
+            vec![link, Cell::num(pool.workers.len() as u64), Cell::Tags(tags)],
+        );
     }
     Ok(Page {
         title: "Pools".into(),
         section: "/pools",
-        subtitle: vec![Cell::soft("Workers of this machine that are called directly")],
+        subtitle: vec![Cell::soft(
+            "Workers of this machine that are called directly",
+        )],
         blocks: vec![Block::new("pools", "", Body::Table(table))],
         commands: vec!["raddle pool list".into(), cx.curl("/pools")],
         is_live: true,
@@ -41,10 +48,11 @@ fn find() -> Result<Vec<FoundWorkers>> {
 
 pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
     let pools = find()?;
-    let pool = pools
-        .iter()
-        .find(|pool| pool.name == name)
-        .ok_or_else(|| Problem::not_found(format!("no worker of the pool '{name}' runs on this machine")))?;
+    let pool = pools.iter().find(|pool| pool.name == name).ok_or_else(|| {
+        Problem::not_found(format!(
+            "no worker of the pool '{name}' runs on this machine"
+        ))
+    })?;
     let mut table = Table::new(&[
         ("Worker", ""),
         ("Status", "nowrap"),
@@ -59,7 +67,10 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         let status = match (queried.status(), &queried.answer) {
             (word, Ok(activity)) if activity.is_stopping => Cell::badge(word, "spawning", "warn"),
             (word, Ok(_)) => Cell::badge(word, "running", "ok"),
-            (word, Err(error)) => Cell::Many(vec![Cell::badge(word, "warn", "warn"), Cell::Under(error.to_string())]),
+            (word, Err(error)) => Cell::Many(vec![
+                Cell::badge(word, "warn", "warn"),
+                Cell::Under(error.to_string()),
+            ]),
         };
         let n = |value: Option<u64>| value.map_or_else(Cell::none, |n| Cell::text(number(n)));
         let worker = &queried.worker;
@@ -80,7 +91,10 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         section: "/pools",
         subtitle: vec![Cell::soft("Pool of call workers")],
         blocks: vec![Block::new("workers", "Workers", Body::Table(table))],
-        commands: vec![format!("raddle pool status {}", shell(name)), cx.curl(&format!("/pools/{name}"))],
+        commands: vec![
+            format!("raddle pool status {}", shell(name)),
+            cx.curl(&format!("/pools/{name}")),
+        ],
         is_live: true,
         ..Page::default()
     })

@@ -42,7 +42,9 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
             Cell::num(queue.running),
             Cell::num(queue.delayed),
             Cell::num(queue.paused),
-            queue.oldest.map_or_else(Cell::none, |at| Cell::since(at, cx.now)),
+            queue
+                .oldest
+                .map_or_else(Cell::none, |at| Cell::since(at, cx.now)),
             match queue.workers {
                 0 if queue.ready > 0 => Cell::badge("none", "warn", "warn"),
                 workers => Cell::num(workers),
@@ -53,7 +55,11 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
     let waiting = stuck_notices(&list);
     let mut blocks = Vec::new();
     if !waiting.is_empty() {
-        blocks.push(Block::new("waiting", "Why they wait", Body::Notices(waiting)));
+        blocks.push(Block::new(
+            "waiting",
+            "Why they wait",
+            Body::Notices(waiting),
+        ));
     }
     blocks.push(Block::new("queues", "", Body::Table(table)));
     Ok(Page {
@@ -73,7 +79,10 @@ fn is_users(queue: &QueueState) -> bool {
 
 /// One notice for each reason for which tasks wait and none is about to take them.
 pub(super) fn stuck_notices(list: &QueueList) -> Vec<Notice> {
-    let stuck = list.items.iter().flat_map(|queue| queue.stuck.iter().map(move |stuck| (queue, stuck)));
+    let stuck = list
+        .items
+        .iter()
+        .flat_map(|queue| queue.stuck.iter().map(move |stuck| (queue, stuck)));
     stuck
         .map(|(queue, stuck)| Notice {
             tone: "warn",
@@ -94,7 +103,11 @@ fn sentence(stuck: &StuckTasks) -> String {
 
 pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
     let list = QueueList::read(cx.broker()).await?;
-    let queue = list.items.into_iter().find(|queue| queue.queue == name).unwrap_or_default();
+    let queue = list
+        .items
+        .into_iter()
+        .find(|queue| queue.queue == name)
+        .unwrap_or_default();
     let stat = |label: &str, n: u64| Stat {
         label: label.into(),
         value: number(n),
@@ -121,10 +134,19 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
             text: sentence(stuck),
             hint: stuck.hint.clone(),
         });
-        blocks.push(Block::new("waiting", "Why its tasks wait", Body::Notices(notices.collect())));
+        blocks.push(Block::new(
+            "waiting",
+            "Why its tasks wait",
+            Body::Notices(notices.collect()),
+        ));
     }
     if !queue.needs.is_empty() {
-        let mut table = Table::new(&[("Needs", ""), ("Tasks", "num"), ("Able workers", "num"), ("Free", "num")]);
+        let mut table = Table::new(&[
+            ("Needs", ""),
+            ("Tasks", "num"),
+            ("Able workers", "num"),
+            ("Free", "num"),
+        ]);
         for need in &queue.needs {
             let needs = match need.needs.is_empty() {
                 true => Cell::soft("nothing special"),
@@ -134,9 +156,17 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
                 0 => Cell::badge("none", "warn", "warn"),
                 able => Cell::num(able),
             };
-            table.push(format!("n-{}", need.needs.join(",")), "need", vec![needs, Cell::num(need.tasks), able, Cell::num(need.free)]);
+            table.push(
+                format!("n-{}", need.needs.join(",")),
+                "need",
+                vec![needs, Cell::num(need.tasks), able, Cell::num(need.free)],
+            );
         }
-        blocks.push(Block::new("needs", "What its tasks need", Body::Table(table)));
+        blocks.push(Block::new(
+            "needs",
+            "What its tasks need",
+            Body::Table(table),
+        ));
     }
     blocks.push(tasks_block(cx, name).await?);
     Ok(Page {
@@ -145,7 +175,10 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         subtitle: vec![Cell::soft("Queue of tasks")],
         actions: actions(cx, name),
         blocks,
-        commands: vec![format!("raddle queue stats {}", shell(name)), cx.curl(&format!("/queues/{}", encode(name)))],
+        commands: vec![
+            format!("raddle queue stats {}", shell(name)),
+            cx.curl(&format!("/queues/{}", encode(name))),
+        ],
         is_live: true,
         ..Page::default()
     })
@@ -158,20 +191,33 @@ async fn tasks_block(cx: &Context, name: &str) -> Result<Block> {
         limit: SHOWN,
         ..TaskFilter::default()
     };
-    let mut table = Table::new(&[("State", "nowrap"), ("Task", ""), ("Needs", "p2"), ("Created", "num nowrap")]).empty(Empty::new(
+    let mut table = Table::new(&[
+        ("State", "nowrap"),
+        ("Task", ""),
+        ("Needs", "p2"),
+        ("Created", "num nowrap"),
+    ])
+    .empty(Empty::new(
         "Nothing waits or runs here",
         "Submit a task to this queue from a terminal:",
         &format!("raddle submit --queue {} -- echo hello", shell(name)),
     ));
     for task in cx.broker().tasks(filter).await? {
         let needs = task.spec.needs().iter().map(str::to_owned).collect();
-        let cells = vec![state_cell(&task), name_cell(cx, &task), Cell::Tags(needs), Cell::time(task.created_at, cx.now)];
+        let cells = vec![
+            state_cell(&task),
+            name_cell(cx, &task),
+            Cell::Tags(needs),
+            Cell::time(task.created_at, cx.now),
+        ];
         table.push(task.tid.to_string(), task.spec.display_name(), cells);
     }
-    Ok(Block::new("tasks", "Waiting and running", Body::Table(table)).note(Cell::Link {
-        href: cx.tasks_url(&format!("queue:{name}")),
-        text: "All of its tasks".into(),
-    }))
+    Ok(
+        Block::new("tasks", "Waiting and running", Body::Table(table)).note(Cell::Link {
+            href: cx.tasks_url(&format!("queue:{name}")),
+            text: "All of its tasks".into(),
+        }),
+    )
 }
 
 fn actions(_cx: &Context, _name: &str) -> Vec<Action> {

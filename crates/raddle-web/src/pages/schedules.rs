@@ -106,7 +106,9 @@ fn problem(error: raddle_client::schedule::Error) -> Problem {
 }
 
 pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
-    let detail = ScheduleDetail::read(cx.broker(), name, UPCOMING).await.map_err(problem)?;
+    let detail = ScheduleDetail::read(cx.broker(), name, UPCOMING)
+        .await
+        .map_err(problem)?;
     let view = &detail.view;
     let entry = &view.entry;
     let schedule = &entry.schedule;
@@ -123,15 +125,31 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         fields.push(("Managed by", Cell::text(owner)));
     }
     if let Some(tid) = view.task {
-        let state = detail.task_state.map_or_else(|| Cell::soft("its record is gone"), Cell::state);
+        let state = detail
+            .task_state
+            .map_or_else(|| Cell::soft("its record is gone"), Cell::state);
         fields.push(("Last task", Cell::Many(vec![state, cx.task(tid)])));
     }
     let local = zone(schedule.zone());
-    let mut due = Table::new(&[("Due", "nowrap"), ("There", "nowrap"), ("", "num nowrap")])
-        .empty(Empty::new("Nothing is due", "The schedule is paused or over.", ""));
+    let mut due = Table::new(&[
+        ("Due", "nowrap"),
+        ("There", "nowrap"),
+        ("From now", "num nowrap"),
+    ])
+    .empty(Empty::new(
+        "Nothing is due",
+        "The schedule is paused or over.",
+        "",
+    ));
     for at in &detail.upcoming {
-        let there = local.clone().map_or_else(String::new, |zone| at.to_zoned(zone).strftime("%a %H:%M %Z").to_string());
-        let cells = vec![Cell::text(text::time(*at)), Cell::soft(there), Cell::time(*at, cx.now)];
+        let there = local.clone().map_or_else(String::new, |zone| {
+            at.to_zoned(zone).strftime("%a %H:%M %Z").to_string()
+        });
+        let cells = vec![
+            Cell::text(text::time(*at)),
+            Cell::soft(there),
+            Cell::time(*at, cx.now),
+        ];
         due.push(format!("d{at}"), "due time", cells);
     }
     let spec = match cx.caller.may(Right::SeeData) {
@@ -153,7 +171,10 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         subtitle: vec![state(view), Cell::text(in_words(view))],
         actions: actions(cx, view),
         blocks,
-        commands: vec![format!("raddle schedule show {}", shell(name)), cx.curl(&format!("/schedules/{name}"))],
+        commands: vec![
+            format!("raddle schedule show {}", shell(name)),
+            cx.curl(&format!("/schedules/{name}")),
+        ],
         is_live: true,
         ..Page::default()
     })
@@ -164,13 +185,20 @@ fn actions(cx: &Context, view: &ScheduleView) -> Vec<Action> {
         true => ("resume", "Resume", Right::Control),
         false => ("pause", "Pause", Right::Control),
     };
-    [("run-now", "Run now", Right::Submit), pause, ("remove", "Remove", Right::Submit)]
-        .into_iter()
-        .map(|(verb, label, right)| Action {
-            fields: vec![("action", verb.into()), ("name", view.entry.schedule.name.clone())],
-            is_danger: verb == "remove",
-            confirm: (verb == "remove").then(|| "Remove this schedule?".into()),
-            ..cx.action(label, "/schedules/act", right)
-        })
-        .collect()
+    [
+        ("run-now", "Run now", Right::Submit),
+        pause,
+        ("remove", "Remove", Right::Submit),
+    ]
+    .into_iter()
+    .map(|(verb, label, right)| Action {
+        fields: vec![
+            ("action", verb.into()),
+            ("name", view.entry.schedule.name.clone()),
+        ],
+        is_danger: verb == "remove",
+        confirm: (verb == "remove").then(|| "Remove this schedule?".into()),
+        ..cx.action(label, "/schedules/act", right)
+    })
+    .collect()
 }

@@ -1,11 +1,7 @@
 //! Finds tasks by a query, a bounded number of records at a time.
 
 use raddle_broker::TaskFilter;
-use raddle_model::{
-    TaskView, Tid,
-    query::TaskQuery,
-    tid::TidArg,
-};
+use raddle_model::{TaskView, Tid, query::TaskQuery, tid::TidArg};
 use raddle_view::{
     find::resolve_short_id,
     tasks::{TaskListOptions, list_tasks},
@@ -61,9 +57,17 @@ pub(super) async fn among(cx: &Context, tids: Vec<Tid>) -> Result<Vec<TaskView>>
 }
 
 /// How many matching tasks are newer than `than`, up to a page of them.
-pub(super) async fn count_newer(cx: &Context, query: &TaskQuery, than: Option<Tid>) -> Result<usize> {
+pub(super) async fn count_newer(
+    cx: &Context,
+    query: &TaskQuery,
+    than: Option<Tid>,
+) -> Result<usize> {
     let found = find(cx, query, None).await?;
-    Ok(found.tasks.iter().filter(|task| Some(task.tid) > than).count())
+    Ok(found
+        .tasks
+        .iter()
+        .filter(|task| Some(task.tid) > than)
+        .count())
 }
 
 /// The task that ten or nineteen digits name.
@@ -77,5 +81,9 @@ pub(super) async fn resolve(cx: &Context, arg: TidArg) -> Result<Tid> {
 /// The task that a segment of a path names.
 pub(super) async fn tid_of(cx: &Context, text: &str) -> Result<Tid> {
     let arg = text.parse::<TidArg>();
-    resolve(cx, arg.map_err(|error| Problem::not_found(error.to_string()))?).await
+    resolve(
+        cx,
+        arg.map_err(|error| Problem::not_found(error.to_string()))?,
+    )
+    .await
 }

@@ -12,7 +12,7 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
     let health = cx.broker().health().await?;
     let summary = cx.broker().summary().await?;
     let workers = cx.broker().workers().await?;
-    let mut checks = Table::new(&[("", "nowrap"), ("Check", "nowrap"), ("Result", "")]);
+    let mut checks = Table::new(&[("Finding", "nowrap"), ("Check", "nowrap"), ("Result", "")]);
     for check in &health.checks {
         let badge = match check.ok {
             true => Badge {
@@ -30,14 +30,28 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         if let Some(fix) = &check.fix {
             result.push(Cell::Under(fix.clone()));
         }
-        checks.push(&check.name, &check.name, vec![Cell::State(badge), Cell::text(&check.name), Cell::Many(result)]);
+        checks.push(
+            &check.name,
+            &check.name,
+            vec![
+                Cell::State(badge),
+                Cell::text(&check.name),
+                Cell::Many(result),
+            ],
+        );
     }
-    let hosts: std::collections::BTreeSet<String> = workers.iter().map(|worker| worker.info.host.clone()).collect();
+    let hosts: std::collections::BTreeSet<String> = workers
+        .iter()
+        .map(|worker| worker.info.host.clone())
+        .collect();
     let fields = vec![
         ("Engine", Cell::text(&health.engine)),
         ("Location", Cell::Code(cx.state.options.broker_url.clone())),
         ("Durability", Cell::text(&health.durability)),
-        ("Version of this page", Cell::text(env!("CARGO_PKG_VERSION"))),
+        (
+            "Version of this page",
+            Cell::text(env!("CARGO_PKG_VERSION")),
+        ),
         ("Workers", Cell::text(count(workers.len() as u64, "worker"))),
         ("Hosts", Cell::Tags(hosts.into_iter().collect())),
         ("Reclaimed tasks", Cell::num(summary.reclaims)),
@@ -53,7 +67,9 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         }],
         blocks: vec![
             Block::new("facts", "Broker", Body::Fields(fields)).width("half"),
-            Block::new("checks", "Checks", Body::Table(checks)).width("half").note(Cell::soft("'raddle doctor' also checks this machine")),
+            Block::new("checks", "Checks", Body::Table(checks))
+                .width("half")
+                .note(Cell::soft("'raddle doctor' also checks this machine")),
         ],
         commands: vec!["raddle doctor".into(), cx.curl("/doctor")],
         is_live: true,

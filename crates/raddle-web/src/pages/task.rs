@@ -40,11 +40,18 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
     let mut blocks = Vec::new();
     if !task.state.is_terminal() || task.paused {
         blocks.push(explain_block(cx, &task).await?);
-    } else if let Some(report) = task.report.as_ref().filter(|report| !report.exit.is_success()) {
+    } else if let Some(report) = task
+        .report
+        .as_ref()
+        .filter(|report| !report.exit.is_success())
+    {
         let notice = Notice {
             tone: Badge::of_state(task.state).tone,
             text: format!("The last attempt: {}", report.exit),
-            hint: task.dead.then(|| "Its attempts are used up: it is a dead letter until it is retried or deleted.".into()),
+            hint: task.dead.then(|| {
+                "Its attempts are used up: it is a dead letter until it is retried or deleted."
+                    .into()
+            }),
         };
         blocks.push(Block::new("explain", "", Body::Notices(vec![notice])));
     }
@@ -86,14 +93,20 @@ fn subtitle(cx: &Context, task: &TaskView) -> Vec<Cell> {
             text: task.spec.queue.clone(),
         },
     ]));
-    cells.push(Cell::Many(vec![Cell::soft("created"), Cell::time(task.created_at, cx.now)]));
+    cells.push(Cell::Many(vec![
+        Cell::soft("created"),
+        Cell::time(task.created_at, cx.now),
+    ]));
     match (task.finished_at, task.claimed_at) {
         (Some(_), _) => {
             if let Some(took) = task.run_time(cx.now) {
                 cells.push(Cell::text(format!("took {}", three_digits(took))));
             }
         }
-        (None, Some(at)) => cells.push(Cell::Many(vec![Cell::soft("runs for"), Cell::since(at, cx.now)])),
+        (None, Some(at)) => cells.push(Cell::Many(vec![
+            Cell::soft("runs for"),
+            Cell::since(at, cx.now),
+        ])),
         (None, None) => {}
     }
     cells
@@ -128,7 +141,10 @@ fn actions(cx: &Context, task: &TaskView) -> Vec<Action> {
 async fn explain_block(cx: &Context, task: &TaskView) -> Result<Block> {
     let explanation = explain_task(cx.broker(), task).await?;
     let tone = match explanation.reason {
-        WaitReason::Delayed { .. } | WaitReason::Behind { .. } | WaitReason::Launched { .. } | WaitReason::Finished => "",
+        WaitReason::Delayed { .. }
+        | WaitReason::Behind { .. }
+        | WaitReason::Launched { .. }
+        | WaitReason::Finished => "",
         WaitReason::Next { .. } | WaitReason::Worker { .. } => "run",
         WaitReason::Running { worker_alive, .. } if worker_alive => "run",
         _ => "warn",
@@ -138,7 +154,11 @@ async fn explain_block(cx: &Context, task: &TaskView) -> Result<Block> {
         text: format!("This task {}.", explanation.text),
         hint: explanation.hint,
     };
-    let title = if task.state == TaskState::Created { "Why does it wait?" } else { "What is it doing?" };
+    let title = if task.state == TaskState::Created {
+        "Why does it wait?"
+    } else {
+        "What is it doing?"
+    };
     Ok(Block::new("explain", title, Body::Notices(vec![notice])))
 }
 
@@ -155,8 +175,12 @@ fn facts(cx: &Context, task: &TaskView) -> Block {
     if let Some(at) = expiry(task) {
         add("Expires", Cell::time(at, cx.now));
     }
-    let limits = attempt_limits(task).map_or_else(String::new, |(failures, _)| format!(" of {failures}"));
-    let counts = format!("{} begun, {}{limits} failed, {} lost with their worker", task.attempt, task.failures, task.losses);
+    let limits =
+        attempt_limits(task).map_or_else(String::new, |(failures, _)| format!(" of {failures}"));
+    let counts = format!(
+        "{} begun, {}{limits} failed, {} lost with their worker",
+        task.attempt, task.failures, task.losses
+    );
     add("Attempts", Cell::text(counts));
     if let Some(worker) = task.worker {
         add("Worker", cx.worker(worker));
@@ -165,14 +189,30 @@ fn facts(cx: &Context, task: &TaskView) -> Block {
         add("Process", Cell::text(pid.to_string()));
     }
     if let Some(report) = &task.report {
-        add("Ended", Cell::Many(vec![Cell::text(report.exit.to_string()), Cell::time(report.ended_at, cx.now)]));
-        if let Some(wait) = report.started_at.map(|at| at.duration_since(task.created_at)) {
+        add(
+            "Ended",
+            Cell::Many(vec![
+                Cell::text(report.exit.to_string()),
+                Cell::time(report.ended_at, cx.now),
+            ]),
+        );
+        if let Some(wait) = report
+            .started_at
+            .map(|at| at.duration_since(task.created_at))
+        {
             add("Until it ran", Cell::took(Duration::try_from(wait).ok()));
         }
         let usage = report.usage;
         if usage.peak_rss_bytes > 0 {
-            let limit = spec.limits.memory_mb.map(|mb| format!(" of {mb} MB")).unwrap_or_default();
-            add("Memory, peak", Cell::text(format!("{}{limit}", bytes(usage.peak_rss_bytes))));
+            let limit = spec
+                .limits
+                .memory_mb
+                .map(|mb| format!(" of {mb} MB"))
+                .unwrap_or_default();
+            add(
+                "Memory, peak",
+                Cell::text(format!("{}{limit}", bytes(usage.peak_rss_bytes))),
+            );
             let cpu = Duration::from_micros(usage.user_us + usage.system_us);
             add("CPU time", Cell::took(Some(cpu)));
         }
@@ -185,15 +225,23 @@ fn facts(cx: &Context, task: &TaskView) -> Block {
         add("Needs", Cell::Tags(needs));
     }
     if let Some(batch) = &spec.batch {
-        add("Batch", Cell::Link {
-            href: cx.tasks_url(&format!("batch:{batch}")),
-            text: batch.clone(),
-        });
+        add(
+            "Batch",
+            Cell::Link {
+                href: cx.tasks_url(&format!("batch:{batch}")),
+                text: batch.clone(),
+            },
+        );
     }
     if let Some(key) = &spec.unique_key {
         add("Unique key", Cell::text(cut(key)));
     }
-    if let Some(original) = spec.metadata.get("retry_of").and_then(|it| it.as_str()).and_then(|it| it.parse().ok()) {
+    if let Some(original) = spec
+        .metadata
+        .get("retry_of")
+        .and_then(|it| it.as_str())
+        .and_then(|it| it.parse().ok())
+    {
         add("Retry of", cx.task(original));
     }
     if let Some(trace) = &spec.traceparent {
@@ -202,12 +250,21 @@ fn facts(cx: &Context, task: &TaskView) -> Block {
     Block::new("facts", "Facts", Body::Fields(fields))
 }
 
-fn path_block(cx: &Context, task: &TaskView, events: &[TaskEvent], attempts: &[AttemptSpan]) -> Block {
+fn path_block(
+    cx: &Context,
+    task: &TaskView,
+    events: &[TaskEvent],
+    attempts: &[AttemptSpan],
+) -> Block {
     let visited: Vec<TaskState> = events
         .iter()
         .filter_map(|event| match event.event {
-            TaskEventKind::Retrying | TaskEventKind::Released | TaskEventKind::Reclaimed => Some(TaskState::Created),
-            kind => TaskState::ALL.into_iter().find(|state| TaskEventKind::from(*state) == kind),
+            TaskEventKind::Retrying | TaskEventKind::Released | TaskEventKind::Reclaimed => {
+                Some(TaskState::Created)
+            }
+            kind => TaskState::ALL
+                .into_iter()
+                .find(|state| TaskEventKind::from(*state) == kind),
         })
         .collect();
     let machine = charts::state_machine(task.state, &visited);
@@ -216,16 +273,33 @@ fn path_block(cx: &Context, task: &TaskView, events: &[TaskEvent], attempts: &[A
         Some(gantt) => charts::Svg(format!("{}<div class=\"pad\"></div>{}", machine.0, gantt.0)),
         None => machine,
     };
-    let legend = vec![("f-wait", "waited"), ("f-run", "ran"), ("f-ok", "completed"), ("f-bad", "failed")];
+    let legend = vec![
+        ("f-wait", "waited"),
+        ("f-run", "ran"),
+        ("f-ok", "completed"),
+        ("f-bad", "failed"),
+    ];
     Block::new("path", "The way it took", Body::Chart { svg, legend })
 }
 
 fn attempts_block(cx: &Context, attempts: &[AttemptSpan]) -> Block {
-    let mut table = Table::new(&[("Try", "num"), ("Worker", "p2"), ("Began", "num nowrap"), ("Ran", "num nowrap"), ("How it ended", "")]);
+    let mut table = Table::new(&[
+        ("Try", "num"),
+        ("Worker", "p2"),
+        ("Began", "num nowrap"),
+        ("Ran", "num nowrap"),
+        ("How it ended", ""),
+    ]);
     for attempt in attempts.iter().rev().take(SHOWN_EVENTS) {
-        let ran = attempt.ended_at.zip(attempt.started_at).and_then(|(end, begin)| Duration::try_from(end.duration_since(begin)).ok());
+        let ran = attempt
+            .ended_at
+            .zip(attempt.started_at)
+            .and_then(|(end, begin)| Duration::try_from(end.duration_since(begin)).ok());
         let how = match attempt.end {
-            Some(kind) => Cell::Many(vec![event_badge(kind), Cell::soft(attempt.detail.as_deref().map(cut).unwrap_or_default())]),
+            Some(kind) => Cell::Many(vec![
+                event_badge(kind),
+                Cell::soft(attempt.detail.as_deref().map(cut).unwrap_or_default()),
+            ]),
             None => Cell::badge("running", "running", "run"),
         };
         let cells = vec![
@@ -270,11 +344,22 @@ fn spec_block(cx: &Context, task: &TaskView) -> Block {
 }
 
 fn events_block(cx: &Context, events: &[TaskEvent]) -> Block {
-    let mut table = Table::new(&[("When", "nowrap"), ("Event", "nowrap"), ("Detail", "")])
-        .empty(Empty::new("No event is left", "Events are kept for a limited time.", ""));
+    let mut table =
+        Table::new(&[("When", "nowrap"), ("Event", "nowrap"), ("Detail", "")]).empty(Empty::new(
+            "No event is left",
+            "Events are kept for a limited time.",
+            "",
+        ));
     for event in events.iter().rev().take(SHOWN_EVENTS) {
-        let detail = event.detail.as_deref().map_or_else(Cell::none, |detail| Cell::soft(cut(detail)));
-        let cells = vec![Cell::time(event.at, cx.now), event_badge(event.event), detail];
+        let detail = event
+            .detail
+            .as_deref()
+            .map_or_else(Cell::none, |detail| Cell::soft(cut(detail)));
+        let cells = vec![
+            Cell::time(event.at, cx.now),
+            event_badge(event.event),
+            detail,
+        ];
         table.push(format!("e{}", event.id), "event", cells);
     }
     Block::new("log", "Events", Body::Table(table))
@@ -282,7 +367,9 @@ fn events_block(cx: &Context, events: &[TaskEvent]) -> Block {
 
 /// An event as a badge.
 pub(super) fn event_badge(kind: TaskEventKind) -> Cell {
-    let state = TaskState::ALL.into_iter().find(|state| TaskEventKind::from(*state) == kind);
+    let state = TaskState::ALL
+        .into_iter()
+        .find(|state| TaskEventKind::from(*state) == kind);
     let word = kind.as_str().replace('_', " ");
     match (state, kind) {
         (Some(state), _) => Cell::state(state),
@@ -296,9 +383,19 @@ pub(super) fn event_badge(kind: TaskEventKind) -> Cell {
 
 /// The task that submitted it, and those that it has submitted.
 async fn relatives(cx: &Context, task: &TaskView) -> Result<Option<Block>> {
-    let mut table = Table::new(&[("", "nowrap"), ("State", "nowrap"), ("Task", ""), ("Created", "num nowrap p2")]);
+    let mut table = Table::new(&[
+        ("Relation", "nowrap"),
+        ("State", "nowrap"),
+        ("Task", ""),
+        ("Created", "num nowrap p2"),
+    ]);
     let mut add = |role: &str, task: &TaskView| {
-        let cells = vec![Cell::soft(role), state_cell(task), name_cell(cx, task), Cell::time(task.created_at, cx.now)];
+        let cells = vec![
+            Cell::soft(role),
+            state_cell(task),
+            name_cell(cx, task),
+            Cell::time(task.created_at, cx.now),
+        ];
         table.push(format!("k{}", task.tid), task.spec.display_name(), cells);
     };
     if let Some(tid) = task.parent

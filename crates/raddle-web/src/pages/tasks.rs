@@ -47,7 +47,11 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         ("Id", "p3 nowrap"),
     ]);
     for task in &found.tasks {
-        table.push(task.tid.to_string(), task.spec.display_name(), list_row(cx, task));
+        table.push(
+            task.tid.to_string(),
+            task.spec.display_name(),
+            list_row(cx, task),
+        );
     }
     table.bulk = Some(Bulk {
         href: cx.url("/tasks/act"),
@@ -69,7 +73,10 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         section: "/tasks",
         facets: facets(cx, text).await?,
         blocks: vec![Block::new("tasks", "", Body::Table(table))],
-        commands: vec![command, cx.curl(&format!("/tasks?q={}&limit={PAGE}", encode(text)))],
+        commands: vec![
+            command,
+            cx.curl(&format!("/tasks?q={}&limit={PAGE}", encode(text))),
+        ],
         is_live: true,
         ..Page::default()
     })
@@ -77,9 +84,21 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
 
 fn empty(text: &str, has_more: bool) -> Empty {
     match (text, has_more) {
-        (_, true) => Empty::new("None among those looked at", "Older tasks may match: look further back.", ""),
-        ("", false) => Empty::new("No task yet", "Submit one from a terminal:", "raddle submit -- echo hello"),
-        _ => Empty::new("No task matches", "Remove a term, or choose a state above. Help lists the fields of a query.", ""),
+        (_, true) => Empty::new(
+            "None among those looked at",
+            "Older tasks may match: look further back.",
+            "",
+        ),
+        ("", false) => Empty::new(
+            "No task yet",
+            "Submit one from a terminal:",
+            "raddle submit -- echo hello",
+        ),
+        _ => Empty::new(
+            "No task matches",
+            "Remove a term, or choose a state above. Help lists the fields of a query.",
+            "",
+        ),
     }
 }
 
@@ -87,8 +106,16 @@ fn empty(text: &str, has_more: bool) -> Empty {
 async fn facets(cx: &Context, text: &str) -> Result<Vec<Facet>> {
     let summary = cx.broker().summary().await?;
     let words: Vec<&str> = text.split_whitespace().collect();
-    let others: Vec<&str> = words.iter().copied().filter(|word| !word.starts_with("state:")).collect();
-    let chosen: Vec<&str> = words.iter().copied().filter_map(|word| word.strip_prefix("state:")).collect();
+    let others: Vec<&str> = words
+        .iter()
+        .copied()
+        .filter(|word| !word.starts_with("state:"))
+        .collect();
+    let chosen: Vec<&str> = words
+        .iter()
+        .copied()
+        .filter_map(|word| word.strip_prefix("state:"))
+        .collect();
     // Counts are of all tasks: with other terms they would mislead.
     let counts = others.is_empty();
     let facet = |label: &str, states: &str, count: Option<u64>| {
@@ -178,9 +205,14 @@ pub(super) fn state_cell(task: &TaskView) -> Cell {
 
 /// The name, and below it what is to be said about the task.
 pub(super) fn name_cell(cx: &Context, task: &TaskView) -> Cell {
-    let exit = task.report.as_ref().filter(|report| !report.exit.is_success());
+    let exit = task
+        .report
+        .as_ref()
+        .filter(|report| !report.exit.is_success());
     let progress = task.progress.as_ref().map(raddle_client::text::progress);
-    let under = exit.map(|report| cut(&report.exit.to_string())).or(progress);
+    let under = exit
+        .map(|report| cut(&report.exit.to_string()))
+        .or(progress);
     Cell::Named {
         href: cx.url(&format!("/tasks/{}", task.tid)),
         name: cut(task.spec.display_name()),

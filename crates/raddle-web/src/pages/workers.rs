@@ -17,7 +17,13 @@ use crate::{
 
 pub(super) async fn list(cx: &Context) -> Result<Page> {
     let mut workers = cx.broker().workers().await?;
-    workers.sort_by(|a, b| (&a.info.host, a.info.takes_calls(), a.tid).cmp(&(&b.info.host, b.info.takes_calls(), b.tid)));
+    workers.sort_by(|a, b| {
+        (&a.info.host, a.info.takes_calls(), a.tid).cmp(&(
+            &b.info.host,
+            b.info.takes_calls(),
+            b.tid,
+        ))
+    });
     let mut table = Table::new(&[
         ("Worker", ""),
         ("Status", "nowrap"),
@@ -28,7 +34,11 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
         ("Started", "num nowrap p2"),
         ("Id", "p3 nowrap"),
     ])
-    .empty(Empty::new("No worker is alive", "Tasks wait until one is. Start one in a terminal:", "raddle worker start"));
+    .empty(Empty::new(
+        "No worker is alive",
+        "Tasks wait until one is. Start one in a terminal:",
+        "raddle worker start",
+    ));
     for worker in &workers {
         let queues = worker.info.queues.iter().take(5).cloned().collect();
         let cells = vec![
@@ -66,7 +76,10 @@ fn stats(workers: &[WorkerEntry]) -> Vec<Stat> {
         value: number(n),
         ..Stat::default()
     };
-    let hosts: std::collections::BTreeSet<&str> = workers.iter().map(|worker| worker.info.host.as_str()).collect();
+    let hosts: std::collections::BTreeSet<&str> = workers
+        .iter()
+        .map(|worker| worker.info.host.as_str())
+        .collect();
     let total: u32 = workers.iter().map(|worker| worker.info.concurrency).sum();
     let busy: u32 = workers.iter().map(busy_slots).sum();
     vec![
@@ -107,17 +120,32 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
         fields.push(("Offers", Cell::Tags(caps)));
     }
     if worker.spawned_count > 0 {
-        fields.push(("Has launched", Cell::text(text::count(worker.spawned_count, "worker"))));
+        fields.push((
+            "Has launched",
+            Cell::text(text::count(worker.spawned_count, "worker")),
+        ));
     }
     if let Some(parent) = info.parent {
         fields.push(("Launched by", cx.worker(parent)));
     }
     let held = held_tasks(cx.broker(), tid).await?;
-    let mut table = Table::new(&[("State", "nowrap"), ("Task", ""), ("Queue", "p2"), ("Runs for", "num nowrap")])
-        .empty(Empty::new("It runs nothing now", "Its slots are free.", ""));
+    let mut table = Table::new(&[
+        ("State", "nowrap"),
+        ("Task", ""),
+        ("Queue", "p2"),
+        ("Runs for", "num nowrap"),
+    ])
+    .empty(Empty::new("It runs nothing now", "Its slots are free.", ""));
     for task in search::among(cx, held).await? {
-        let since = task.claimed_at.map_or_else(Cell::none, |at| Cell::since(at, cx.now));
-        let cells = vec![state_cell(&task), name_cell(cx, &task), Cell::text(&task.spec.queue), since];
+        let since = task
+            .claimed_at
+            .map_or_else(Cell::none, |at| Cell::since(at, cx.now));
+        let cells = vec![
+            state_cell(&task),
+            name_cell(cx, &task),
+            Cell::text(&task.spec.queue),
+            since,
+        ];
         table.push(task.tid.to_string(), task.spec.display_name(), cells);
     }
     let is_task = cx.broker().task(tid).await?.is_some();
@@ -137,7 +165,11 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
             Block::new("facts", "Facts", Body::Fields(fields)).width("third"),
             Block::new("tasks", "Runs now", Body::Table(table)).width("two"),
         ],
-        commands: vec![format!("raddle task tree {tid}"), format!("raddle logs {tid}"), cx.curl(&format!("/workers/{tid}"))],
+        commands: vec![
+            format!("raddle task tree {tid}"),
+            format!("raddle logs {tid}"),
+            cx.curl(&format!("/workers/{tid}")),
+        ],
         is_live: true,
         ..Page::default()
     })
@@ -153,7 +185,8 @@ fn actions(cx: &Context, worker: &WorkerEntry) -> Vec<Action> {
         .map(|(verb, label)| Action {
             fields: vec![("action", verb.into()), ("tid", worker.tid.to_string())],
             is_danger: verb == "kill",
-            confirm: (verb != "resume" && verb != "pause").then(|| format!("{label} this worker? Its tasks return to their queues.")),
+            confirm: (verb != "resume" && verb != "pause")
+                .then(|| format!("{label} this worker? Its tasks return to their queues.")),
             ..cx.action(label, "/workers/act", Right::Control)
         })
         .collect()

@@ -32,7 +32,9 @@ pub(crate) fn send(
     body: &str,
 ) -> Reply {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(120)))
+        .unwrap();
     let mut head = format!(
         "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n",
         body.len()
@@ -40,7 +42,9 @@ pub(crate) fn send(
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");
     }
-    stream.write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
+    stream
+        .write_all(format!("{head}\r\n{body}").as_bytes())
+        .unwrap();
     let (mut bytes, mut piece) = (Vec::new(), [0; 16 << 10]);
     // Some servers keep the connection open whatever they are asked.
     while !is_whole(&bytes) {
@@ -51,8 +55,15 @@ pub(crate) fn send(
     }
     let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
-    let body = match head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or(0);
+    let body = match head
+        .to_ascii_lowercase()
+        .contains("transfer-encoding: chunked")
+    {
         true => dechunk(body),
         false => body.to_owned(),
     };
@@ -69,16 +80,21 @@ fn is_whole(bytes: &[u8]) -> bool {
         return false;
     };
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
-    let length = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    let length = head.lines().find_map(|line| {
+        line.strip_prefix("content-length:")?
+            .trim()
+            .parse::<usize>()
+            .ok()
+    });
     length.is_some_and(|length| bytes.len() >= end + 4 + length)
 }
 
 fn dechunk(mut text: &str) -> String {
     let mut out = String::new();
     while let Some((size, rest)) = text.split_once("\r\n") {
-        let Ok(size) = usize::from_str_radix(size.trim(), 16) else { break };
+        let Ok(size) = usize::from_str_radix(size.trim(), 16) else {
+            break;
+        };
         if size == 0 || rest.len() < size {
             break;
         }

@@ -38,14 +38,30 @@ impl Browser {
         let port = lines
             .by_ref()
             .map_while(Result::ok)
-            .find_map(|line| line.split("on port ").nth(1)?.trim_end_matches('.').trim().parse::<u16>().ok().filter(|port| *port > 0))
+            .find_map(|line| {
+                line.split("on port ")
+                    .nth(1)?
+                    .trim_end_matches('.')
+                    .trim()
+                    .parse::<u16>()
+                    .ok()
+                    .filter(|port| *port > 0)
+            })
             .expect("chromedriver must say its port");
         // Its output must be read as long as it runs.
         std::thread::spawn(move || lines.for_each(drop));
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let directory = format!("--user-data-dir={}", profile.path().display());
-        let args = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb",
-            "--hide-scrollbars", "--disable-background-networking", &directory];
+        let args = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--force-color-profile=srgb",
+            "--hide-scrollbars",
+            "--disable-background-networking",
+            &directory,
+        ];
         let wanted = json!({ "capabilities": { "alwaysMatch": {
             "browserName": "chrome",
             "goog:chromeOptions": { "binary": "/usr/bin/chromium", "args": args },
@@ -63,12 +79,28 @@ impl Browser {
         browser
     }
 
-    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
-        let body = if method == "GET" { String::new() } else { body.to_string() };
-        let reply = send(self.address, method, path, &[("Content-Type", "application/json")], &body);
+    fn try_call(&self, method: &str, path: &str, body: &Value) -> Result<Value, String> {
+        let body = if method == "GET" {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let reply = send(
+            self.address,
+            method,
+            path,
+            &[("Content-Type", "application/json")],
+            &body,
+        );
         let value: Value = serde_json::from_str(&reply.body).unwrap_or_default();
-        assert_eq!(reply.status, 200, "{method} {path}: {}", reply.body);
-        value["value"].clone()
+        match reply.status {
+            200 => Ok(value["value"].clone()),
+            _ => Err(format!("{method} {path}: {}", reply.body)),
+        }
+    }
+
+    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        self.try_call(method, path, body).unwrap()
     }
 
     fn post(&self, path: &str, body: &Value) -> Value {
@@ -103,37 +135,74 @@ impl Browser {
 
     /// A command of the Chrome DevTools Protocol.
     pub(crate) fn cdp(&self, command: &str, params: Value) -> Value {
-        self.post("/goog/cdp/execute", &json!({ "cmd": command, "params": params }))
+        self.post(
+            "/goog/cdp/execute",
+            &json!({ "cmd": command, "params": params }),
+        )
     }
 
     pub(crate) fn text(&self, selector: &str) -> String {
-        let script = format!("const e = document.querySelector({}); return e ? e.innerText : ''", json!(selector));
+        let script = format!(
+            "const e = document.querySelector({}); return e ? e.innerText : ''",
+            json!(selector)
+        );
         self.run(&script).as_str().unwrap().to_owned()
     }
 
     pub(crate) fn count(&self, selector: &str) -> u64 {
-        self.run(&format!("return document.querySelectorAll({}).length", json!(selector))).as_u64().unwrap()
+        self.run(&format!(
+            "return document.querySelectorAll({}).length",
+            json!(selector)
+        ))
+        .as_u64()
+        .unwrap()
     }
 
     /// Clicks as a reader does, with the mouse.
     pub(crate) fn click(&self, selector: &str) {
-        let element = self.post("/element", &json!({ "using": "css selector", "value": selector }));
-        let id = element.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
-        self.post(&format!("/element/{id}/click"), &json!({}));
+        self.on_element(selector, "click", &json!({}));
     }
 
     /// Types into an element. `\u{e007}` is Enter.
     pub(crate) fn type_into(&self, selector: &str, text: &str) {
-        let element = self.post("/element", &json!({ "using": "css selector", "value": selector }));
-        let id = element.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned();
-        self.post(&format!("/element/{id}/value"), &json!({ "text": text }));
+        self.on_element(selector, "value", &json!({ "text": text }));
+    }
+
+    /// Does something to an element. A patch may replace it just then, so it is tried again.
+    fn on_element(&self, selector: &str, action: &str, body: &Value) {
+        let deadline = Instant::now() + DEADLINE;
+        let find = json!({ "using": "css selector", "value": selector });
+        loop {
+            let done = self
+                .try_call("POST", &format!("{}/element", self.session), &find)
+                .and_then(|element| {
+                    let id = element
+                        .as_object()
+                        .and_then(|it| it.values().next()?.as_str().map(str::to_owned));
+                    let path = format!(
+                        "{}/element/{}/{action}",
+                        self.session,
+                        id.unwrap_or_default()
+                    );
+                    self.try_call("POST", &path, body)
+                });
+            match done {
+                Ok(_) => return,
+                Err(error) => assert!(Instant::now() < deadline, "{selector}: {error}"),
+            }
+            std::thread::sleep(POLL);
+        }
     }
 
     /// Waits until a script returns true.
     pub(crate) fn wait(&self, what: &str, script: &str) {
         let deadline = Instant::now() + DEADLINE;
         while self.run(script) != Value::Bool(true) {
-            assert!(Instant::now() < deadline, "never: {what}\n{}", self.text("body"));
+            assert!(
+                Instant::now() < deadline,
+                "never: {what}\n{}",
+                self.text("body")
+            );
             std::thread::sleep(POLL);
         }
     }
@@ -162,11 +231,17 @@ impl Browser {
     /// errors of scripts.
     pub(crate) fn console(&self) -> Vec<String> {
         let entries = self.post("/se/log", &json!({ "type": "browser" }));
-        entries.as_array().unwrap().iter().map(|entry| entry["message"].as_str().unwrap().to_owned()).collect()
+        entries
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|entry| entry["message"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     pub(crate) fn size(&self, width: u32, height: u32) {
-        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        let metrics =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.cdp("Emulation.setDeviceMetricsOverride", metrics);
     }
 

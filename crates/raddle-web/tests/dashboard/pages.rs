@@ -16,9 +16,25 @@ pub(crate) fn screens(site: &Site) -> Vec<String> {
     let [done, failed, running, waiting] = site.fill();
     let worker = site.runtime.block_on(site.broker.workers()).unwrap()[0].tid;
     let fixed = [
-        "/", "/tasks", "/tasks?q=state:failed", "/failures", "/queues", "/queues/video", "/queues/no%2Fsuch.queue", "/workers",
-        "/groups", "/schedules", "/schedules/nightly-backup", "/messages", "/messages/orders", "/events", "/operations",
-        "/audit", "/system", "/new", "/help",
+        "/",
+        "/tasks",
+        "/tasks?q=state:failed",
+        "/failures",
+        "/queues",
+        "/queues/video",
+        "/queues/no%2Fsuch.queue",
+        "/workers",
+        "/groups",
+        "/schedules",
+        "/schedules/nightly-backup",
+        "/messages",
+        "/messages/orders",
+        "/events",
+        "/operations",
+        "/audit",
+        "/system",
+        "/new",
+        "/help",
     ];
     let mut screens: Vec<String> = fixed.iter().map(|path| (*path).to_owned()).collect();
     screens.extend([done, failed, running, waiting].map(|tid| format!("/tasks/{tid}")));
@@ -42,7 +58,10 @@ fn every_screen_is_served_and_no_name_is_markup() {
         let reply = get(&site, &path);
         assert_eq!(reply.status, 200, "{path}: {}", reply.body);
         let html = &reply.body;
-        assert!(html.contains("</main>") && !html.contains("<img"), "{path}: {html}");
+        assert!(
+            html.contains("</main>") && !html.contains("<img"),
+            "{path}: {html}"
+        );
         assert!(!html.contains("<script>alert"), "{path}");
         // The content security policy would block these.
         for inline in [" style=", "<style", " onclick=", "javascript:"] {
@@ -52,11 +71,22 @@ fn every_screen_is_served_and_no_name_is_markup() {
             assert!(!html.contains(foreign), "{path} contains {foreign}");
         }
         let policy = reply.header("content-security-policy").unwrap();
-        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
-        assert!(html.contains("The same from a terminal"), "{path} names the commands");
+        assert!(
+            policy.contains("default-src 'none'") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        assert!(
+            html.contains("The same from a terminal"),
+            "{path} names the commands"
+        );
         assert!(html.len() < 70_000, "{path}: {} bytes", html.len());
     }
-    assert!(get(&site, "/messages/orders").body.contains("&#60;img src=x"), "{HOSTILE}");
+    assert!(
+        get(&site, "/messages/orders")
+            .body
+            .contains("&#60;img src=x"),
+        "{HOSTILE}"
+    );
 }
 
 #[test]
@@ -73,7 +103,11 @@ fn empty_screens_say_what_to_type_next() {
         ("/events", "raddle submit -- echo hello"),
     ] {
         let reply = get(&site, path);
-        assert!(reply.status == 200 && reply.body.contains(command), "{path}: {}", reply.body);
+        assert!(
+            reply.status == 200 && reply.body.contains(command),
+            "{path}: {}",
+            reply.body
+        );
     }
 }
 
@@ -91,7 +125,10 @@ fn the_first_load_is_small() {
     let (mut script, mut style) = (0, 0);
     for name in names {
         let asset = get(&site, name);
-        assert!(asset.header("cache-control").unwrap().contains("immutable"), "{name}");
+        assert!(
+            asset.header("cache-control").unwrap().contains("immutable"),
+            "{name}"
+        );
         sum += asset.body.len();
         match name.rsplit('.').next() {
             Some("js") => script += asset.body.len(),
@@ -112,17 +149,27 @@ fn lists_are_paged_and_filtered_by_links() {
     let first = get(&site, "/tasks?q=name:send-welcome").body;
     assert_eq!(first.matches("<tr id=").count(), 10);
     let all = get(&site, "/tasks").body;
-    let older = all.split("href=\"").find(|link| link.contains("before=")).unwrap();
+    let older = all
+        .split("href=\"")
+        .find(|link| link.contains("before="))
+        .unwrap();
     let older = older.split('"').next().unwrap().replace("&#38;", "&");
     let second = get(&site, &older).body;
     let ids = |html: &str| html.matches("<tr id=").count();
     assert!(ids(&second) > 0 && second.contains("Newest"), "{older}");
     let bad = get(&site, "/tasks?q=state:nothing");
-    assert!(bad.status == 400 && bad.body.contains("character"), "{}", bad.body);
+    assert!(
+        bad.status == 400 && bad.body.contains("character"),
+        "{}",
+        bad.body
+    );
     assert_eq!(get(&site, "/nothing").status, 404);
     assert_eq!(get(&site, "/tasks/123").status, 404);
     let go = get(&site, &format!("/go?to={done}"));
-    assert_eq!((go.status, go.header("location").unwrap()), (303, format!("/tasks/{done}").as_str()));
+    assert_eq!(
+        (go.status, go.header("location").unwrap()),
+        (303, format!("/tasks/{done}").as_str())
+    );
     let words = get(&site, "/go?to=send%20welcome");
     assert!(words.header("location").unwrap().starts_with("/tasks?q="));
 }
@@ -131,37 +178,84 @@ fn lists_are_paged_and_filtered_by_links() {
 fn forms_act_on_what_they_name_and_lead_back() {
     let site = Site::new(Role::Owner);
     let worker = site.worker("w", &["default"], 4);
-    let fail = || site.run(worker, spec("broken", "default", &["false"]), ExitStatus::Code { code: 1 }, "");
+    let fail = || {
+        site.run(
+            worker,
+            spec("broken", "default", &["false"]),
+            ExitStatus::Code { code: 1 },
+            "",
+        )
+    };
     let (a, b, other) = (fail(), fail(), fail());
-    let reply = post(site.address, "/tasks/act", &format!("action=retry&tid={a}&tid={b}&back=%2Ftasks%3Fq%3Ddead%3Ayes"));
-    assert_eq!((reply.status, reply.header("location").unwrap()), (303, "/tasks?q=dead:yes"));
+    let reply = post(
+        site.address,
+        "/tasks/act",
+        &format!("action=retry&tid={a}&tid={b}&back=%2Ftasks%3Fq%3Ddead%3Ayes"),
+    );
+    assert_eq!(
+        (reply.status, reply.header("location").unwrap()),
+        (303, "/tasks?q=dead:yes")
+    );
     let task = |tid| site.runtime.block_on(site.broker.task(tid)).unwrap();
     assert!(!task(a).unwrap().dead && !task(b).unwrap().dead && task(other).unwrap().dead);
     // What was done is said once.
-    let cookie = reply.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let cookie = reply
+        .header("set-cookie")
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
     let said = send(site.address, "GET", "/tasks", &[("Cookie", &cookie)], "");
     assert!(said.body.contains("Retry: 2 tasks"), "{}", said.body);
     assert!(said.header("set-cookie").unwrap().contains("Max-Age=0"));
 
     let waiting = site.submit(spec("later", "nowhere", &["true"]));
-    post(site.address, "/tasks/act", &format!("action=stop&tid={waiting}"));
+    post(
+        site.address,
+        "/tasks/act",
+        &format!("action=stop&tid={waiting}"),
+    );
     assert_eq!(task(waiting).unwrap().state, TaskState::Cancelled);
-    post(site.address, "/tasks/act", &format!("action=delete&tid={waiting}"));
+    post(
+        site.address,
+        "/tasks/act",
+        &format!("action=delete&tid={waiting}"),
+    );
     assert!(task(waiting).is_none());
     let spec = "%7B%22target%22%3A%7B%22command%22%3A%5B%22true%22%5D%7D%7D";
     let submitted = post(site.address, "/new", &format!("spec={spec}"));
-    assert!(submitted.header("location").unwrap().starts_with("/tasks/1"), "{}", submitted.body);
+    assert!(
+        submitted
+            .header("location")
+            .unwrap()
+            .starts_with("/tasks/1"),
+        "{}",
+        submitted.body
+    );
     for (path, body) in [
         ("/tasks/act", "action=explode&tid=1"),
         ("/new", "spec=nonsense"),
         ("/messages/act", "queue=raddle.tasks.log&body=x"),
     ] {
         let reply = post(site.address, path, body);
-        let is_flash = reply.status == 303 && reply.header("set-cookie").unwrap().contains("raddle_said=%21");
-        assert!(is_flash || (400..500).contains(&reply.status), "{path}: {}", reply.status);
+        let is_flash = reply.status == 303
+            && reply
+                .header("set-cookie")
+                .unwrap()
+                .contains("raddle_said=%21");
+        assert!(
+            is_flash || (400..500).contains(&reply.status),
+            "{path}: {}",
+            reply.status
+        );
     }
     // A link in a form leads to no other site.
-    let away = post(site.address, "/tasks/act", &format!("action=retry&tid={other}&back=//evil.test/"));
+    let away = post(
+        site.address,
+        "/tasks/act",
+        &format!("action=retry&tid={other}&back=//evil.test/"),
+    );
     assert_eq!(away.header("location").unwrap(), "/tasks");
 }
 
@@ -170,16 +264,29 @@ fn viewers_see_states_and_no_data_and_change_nothing() {
     let site = Site::new(Role::Viewer);
     let [done, failed, _, waiting] = site.fill();
     let page = get(&site, &format!("/tasks/{failed}")).body;
-    assert!(!page.contains("KeyError") && page.contains("Needs the right"), "{page}");
-    assert!(!get(&site, &format!("/tasks/{waiting}")).body.contains("hunter2"));
-    assert_eq!(get(&site, &format!("/tasks/{done}/output/1/stdout")).status, 403);
+    assert!(
+        !page.contains("KeyError") && page.contains("Needs the right"),
+        "{page}"
+    );
+    assert!(
+        !get(&site, &format!("/tasks/{waiting}"))
+            .body
+            .contains("hunter2")
+    );
+    assert_eq!(
+        get(&site, &format!("/tasks/{done}/output/1/stdout")).status,
+        403
+    );
     for path in ["/messages", "/messages/orders", "/audit", "/new"] {
         assert_eq!(get(&site, path).status, 403, "{path}");
     }
     for (path, body) in [
         ("/tasks/act", format!("action=retry&tid={failed}")),
         ("/tasks/act", format!("action=kill&tid={waiting}")),
-        ("/schedules/act", "action=run-now&name=nightly-backup".into()),
+        (
+            "/schedules/act",
+            "action=run-now&name=nightly-backup".into(),
+        ),
         ("/messages/act", "queue=orders&body=x".into()),
         ("/new", "spec=%7B%7D".into()),
         ("/purge", String::new()),
@@ -187,7 +294,11 @@ fn viewers_see_states_and_no_data_and_change_nothing() {
         let status = post(site.address, path, &body).status;
         assert_eq!(status, 403, "{path} {body}");
     }
-    let task = site.runtime.block_on(site.broker.task(failed)).unwrap().unwrap();
+    let task = site
+        .runtime
+        .block_on(site.broker.task(failed))
+        .unwrap()
+        .unwrap();
     assert!(task.dead);
 }
 
@@ -201,8 +312,15 @@ fn output_is_downloaded_byte_for_byte() {
     site.print(&leased, OutputStream::Stdout, &text);
     let tid = leased.attempt_id.tid;
     let file = get(&site, &format!("/tasks/{tid}/output/1/stdout"));
-    assert!(file.header("content-disposition").unwrap().starts_with("attachment"));
+    assert!(
+        file.header("content-disposition")
+            .unwrap()
+            .starts_with("attachment")
+    );
     assert_eq!(file.body, text);
     let page = get(&site, &format!("/tasks/{tid}")).body;
-    assert!(page.contains("the last") && !page.contains("<script>\u{1b}"), "only the end is shown, as text");
+    assert!(
+        page.contains("the last") && !page.contains("<script>\u{1b}"),
+        "only the end is shown, as text"
+    );
 }

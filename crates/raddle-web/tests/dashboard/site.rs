@@ -12,14 +12,14 @@ use std::{
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use jiff::Timestamp;
 use raddle_broker::{
-    AttemptStarted, AttemptUpdate, AttemptUpdateKind, Broker, ClaimRequest, Completion, LeasedTask, NewTask,
-    OutputStream,
+    AttemptStarted, AttemptUpdate, AttemptUpdateKind, Broker, ClaimRequest, Completion, LeasedTask,
+    NewTask, OutputStream,
 };
 use raddle_broker_sqlite::Sqlite;
 use raddle_client::schedule;
 use raddle_model::{
-    AttemptReport, ExitStatus, HumanDuration, Progress, QueueName, ResourceUsage, RetryPolicy, TaskSpec, Tid, schedule::Schedule,
-    worker::WorkerInfo,
+    AttemptReport, ExitStatus, HumanDuration, Progress, QueueName, ResourceUsage, RetryPolicy,
+    TaskSpec, Tid, schedule::Schedule, worker::WorkerInfo,
 };
 use raddle_web::{App, Options, SignIn, auth::Role};
 use tempfile::TempDir;
@@ -43,7 +43,11 @@ pub(crate) struct Site {
 impl Site {
     /// Serves everyone with this role.
     pub(crate) fn new(role: Role) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("raddle.db");
         let broker: Arc<dyn Broker> = Arc::new(runtime.block_on(Sqlite::open(&path)).unwrap());
@@ -69,13 +73,18 @@ impl Site {
     pub(crate) fn start(&mut self) {
         let app = App::new(Arc::clone(&self.broker), self.options.clone());
         let streams = Arc::clone(&self.streams);
-        let router = app.router().layer(axum::middleware::map_request(move |request: axum::extract::Request| {
-            if request.uri().path() == "/live" {
-                streams.fetch_add(1, Ordering::Relaxed);
-            }
-            async { request }
-        }));
-        let listener = self.runtime.block_on(TcpListener::bind(self.address)).unwrap();
+        let router = app.router().layer(axum::middleware::map_request(
+            move |request: axum::extract::Request| {
+                if request.uri().path() == "/live" {
+                    streams.fetch_add(1, Ordering::Relaxed);
+                }
+                async { request }
+            },
+        ));
+        let listener = self
+            .runtime
+            .block_on(TcpListener::bind(self.address))
+            .unwrap();
         self.address = listener.local_addr().unwrap();
         let accept = async move {
             let mut connections = tokio::task::JoinSet::new();
@@ -104,7 +113,10 @@ impl Site {
     }
 
     pub(crate) fn submit(&self, spec: TaskSpec) -> Tid {
-        let submitted = self.runtime.block_on(self.broker.submit(vec![NewTask::new(spec)])).unwrap();
+        let submitted = self
+            .runtime
+            .block_on(self.broker.submit(vec![NewTask::new(spec)]))
+            .unwrap();
         submitted[0].tid()
     }
 
@@ -116,7 +128,9 @@ impl Site {
             host: "web-1".into(),
             ..WorkerInfo::new(name, "resident")
         };
-        self.runtime.block_on(self.broker.register(info, Duration::from_hours(1))).unwrap()
+        self.runtime
+            .block_on(self.broker.register(info, Duration::from_hours(1)))
+            .unwrap()
     }
 
     /// Claims a task for a worker.
@@ -129,7 +143,10 @@ impl Site {
             max: 1,
             wait: Duration::from_secs(30),
         };
-        self.runtime.block_on(self.broker.claim(request)).unwrap().remove(0)
+        self.runtime
+            .block_on(self.broker.claim(request))
+            .unwrap()
+            .remove(0)
     }
 
     pub(crate) fn start_task(&self, leased: &LeasedTask) {
@@ -137,12 +154,16 @@ impl Site {
             attempt_id: leased.attempt_id,
             pid: Some(777),
         };
-        self.runtime.block_on(self.broker.mark_started(vec![started])).unwrap();
+        self.runtime
+            .block_on(self.broker.mark_started(vec![started]))
+            .unwrap();
     }
 
     pub(crate) fn print(&self, leased: &LeasedTask, stream: OutputStream, text: &str) {
         let bytes = text.as_bytes().to_vec();
-        self.runtime.block_on(self.broker.append_output(leased.attempt_id, stream, bytes)).unwrap();
+        self.runtime
+            .block_on(self.broker.append_output(leased.attempt_id, stream, bytes))
+            .unwrap();
     }
 
     pub(crate) fn end(&self, leased: &LeasedTask, exit: ExitStatus, stderr: &str) {
@@ -165,7 +186,9 @@ impl Site {
             stdout: stdout.into(),
             stderr: stderr.into(),
         };
-        self.runtime.block_on(self.broker.complete(vec![completion])).unwrap();
+        self.runtime
+            .block_on(self.broker.complete(vec![completion]))
+            .unwrap();
     }
 
     /// Runs a task from beginning to end.
@@ -183,27 +206,80 @@ impl Site {
         self.worker("encoder-1", &["video"], 2);
         let code = |code| ExitStatus::Code { code };
         for n in 0..40 {
-            let (name, queue) = [("send-welcome", "mail"), ("resize-image", "default"), ("invoice", "default"), ("digest", "mail")][n % 4];
+            let (name, queue) = [
+                ("send-welcome", "mail"),
+                ("resize-image", "default"),
+                ("invoice", "default"),
+                ("digest", "mail"),
+            ][n % 4];
             let id = n.to_string();
-            self.run(worker, spec(name, queue, &["app", name, "--id", &id]), code(0), "");
+            self.run(
+                worker,
+                spec(name, queue, &["app", name, "--id", &id]),
+                code(0),
+                "",
+            );
         }
-        let done = self.run(worker, spec("nightly-report", "default", &["report", "--all"]), code(0), "");
+        let done = self.run(
+            worker,
+            spec("nightly-report", "default", &["report", "--all"]),
+            code(0),
+            "",
+        );
         for n in 0..4 {
             let line = format!("smtp: connection to 10.0.0.{n} refused\n");
-            self.run(worker, spec("send-reminder", "mail", &["app", "remind"]), code(75), &line);
+            self.run(
+                worker,
+                spec("send-reminder", "mail", &["app", "remind"]),
+                code(75),
+                &line,
+            );
         }
         let failed = self.run(worker, spec("import-orders", "default", &["python3", "import.py"]), code(1),
             "Traceback (most recent call last):\n  File \"import.py\", line 14, in <module>\nKeyError: 'customer'\n");
-        self.run(worker, spec("thumbnail", "default", &["convert", "a.png"]), ExitStatus::Timeout, "");
-        self.run(worker, spec("resize-image", "default", &["convert", "b.png"]), ExitStatus::OutOfMemory, "Killed\n");
-        self.run(worker, TaskSpec { name: Some(HOSTILE.into()), ..spec("x", "default", &["<script>alert(1)</script>"]) }, code(2), HOSTILE);
-        self.run(worker, TaskSpec { name: Some("\u{202e}emit \u{1f600} foo/bar.baz".into()), ..spec("x", "mail", &["true"]) }, code(0), "");
+        self.run(
+            worker,
+            spec("thumbnail", "default", &["convert", "a.png"]),
+            ExitStatus::Timeout,
+            "",
+        );
+        self.run(
+            worker,
+            spec("resize-image", "default", &["convert", "b.png"]),
+            ExitStatus::OutOfMemory,
+            "Killed\n",
+        );
+        self.run(
+            worker,
+            TaskSpec {
+                name: Some(HOSTILE.into()),
+                ..spec("x", "default", &["<script>alert(1)</script>"])
+            },
+            code(2),
+            HOSTILE,
+        );
+        self.run(
+            worker,
+            TaskSpec {
+                name: Some("\u{202e}emit \u{1f600} foo/bar.baz".into()),
+                ..spec("x", "mail", &["true"])
+            },
+            code(0),
+            "",
+        );
         let mut running = done;
-        for (n, name) in ["render-frames", "backup-database", "train-model"].into_iter().enumerate() {
+        for (n, name) in ["render-frames", "backup-database", "train-model"]
+            .into_iter()
+            .enumerate()
+        {
             running = self.submit(spec(name, "default", &["app", name]));
             let leased = self.claim(worker, running);
             self.start_task(&leased);
-            self.print(&leased, OutputStream::Stdout, "frame 1 of 200\nframe 2 of 200\nframe 3 of 200\n");
+            self.print(
+                &leased,
+                OutputStream::Stdout,
+                "frame 1 of 200\nframe 2 of 200\nframe 3 of 200\n",
+            );
             let progress = Progress {
                 percent: Some(20.0 + 25.0 * n as f64),
                 message: format!("{} of 200", 40 + n * 50),
@@ -212,7 +288,9 @@ impl Site {
                 attempt_id: leased.attempt_id,
                 kind: AttemptUpdateKind::Progress(progress),
             };
-            self.runtime.block_on(self.broker.update_attempts(vec![update])).unwrap();
+            self.runtime
+                .block_on(self.broker.update_attempts(vec![update]))
+                .unwrap();
         }
         let retried = TaskSpec {
             retry: RetryPolicy {
@@ -231,14 +309,27 @@ impl Site {
                 ..spec("transcode", "video", &["ffmpeg", "-i", "in.mp4"])
             });
         }
-        self.submit(TaskSpec { delay: Some(HumanDuration::secs(3600)), ..spec("follow-up", "mail", &["app", "follow"]) });
-        let nightly = Schedule::cron("nightly-backup", "0 3 * * 1-5").timezone("Europe/Berlin").task(spec("backup", "default", &["backup"])).unwrap();
-        let poll = Schedule::every("poll-inbox", Duration::from_mins(5)).task(spec("poll", "mail", &["poll"])).unwrap();
+        self.submit(TaskSpec {
+            delay: Some(HumanDuration::secs(3600)),
+            ..spec("follow-up", "mail", &["app", "follow"])
+        });
+        let nightly = Schedule::cron("nightly-backup", "0 3 * * 1-5")
+            .timezone("Europe/Berlin")
+            .task(spec("backup", "default", &["backup"]))
+            .unwrap();
+        let poll = Schedule::every("poll-inbox", Duration::from_mins(5))
+            .task(spec("poll", "mail", &["poll"]))
+            .unwrap();
         self.runtime.block_on(async {
             schedule::put(&*self.broker, nightly, false).await.unwrap();
             schedule::put(&*self.broker, poll, false).await.unwrap();
-            let bodies = ["{\"order\": 17}", "{\"order\": 18}", HOSTILE].map(str::to_owned).to_vec();
-            self.broker.put("orders".parse::<QueueName>().unwrap(), bodies).await.unwrap();
+            let bodies = ["{\"order\": 17}", "{\"order\": 18}", HOSTILE]
+                .map(str::to_owned)
+                .to_vec();
+            self.broker
+                .put("orders".parse::<QueueName>().unwrap(), bodies)
+                .await
+                .unwrap();
         });
         [done, failed, running, waiting]
     }

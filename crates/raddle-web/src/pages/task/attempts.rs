@@ -36,13 +36,21 @@ pub(super) fn gantt_rows(
                 None => "f-run",
             };
             let ran = span(begun, attempt.ended_at.unwrap_or(now), class, "ran");
-            let waited = span(attempt.waited_from.unwrap_or(begun), begun, "f-wait", "waited");
+            let waited = span(
+                attempt.waited_from.unwrap_or(begun),
+                begun,
+                "f-wait",
+                "waited",
+            );
             (format!("Attempt {}", attempt.attempt), vec![waited, ran])
         })
         .collect();
     let waits_again = task.state == TaskState::Created;
     if waits_again {
-        let from = attempts.last().and_then(|last| last.ended_at).unwrap_or(task.created_at);
+        let from = attempts
+            .last()
+            .and_then(|last| last.ended_at)
+            .unwrap_or(task.created_at);
         rows.push(("Waits".into(), vec![span(from, now, "f-wait", "waits for")]));
     }
     rows.split_off(rows.len().saturating_sub(DRAWN))
