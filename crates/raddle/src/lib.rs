@@ -168,6 +168,8 @@ pub use raddle_spawner as spawner;
 pub use raddle_telemetry as telemetry;
 #[cfg(feature = "pool")]
 pub use raddle_tls as tls;
+#[cfg(feature = "web")]
+pub use raddle_web as web;
 /// The wire protocol between workers and callers: for hand-written workers.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;
@@ -216,5 +218,10 @@ mod book {
         Languages "docs/how-to/languages.md"
         Schedules "docs/how-to/schedules.md"
         Tls "docs/how-to/tls.md"
+    }
+
+    #[cfg(feature = "web")]
+    compile! {
+        Web "docs/how-to/web.md"
     }
 }

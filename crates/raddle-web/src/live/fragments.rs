@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use askama::Template;
 
-use crate::pages::model::{Body, Page};
+use crate::pages::model::{Content, Screen};
 
 /// A part of a screen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(super) struct Fragment {
 }
 
 /// All parts of a screen, in order.
-pub(super) fn of_page(page: &Page) -> Vec<Fragment> {
+pub(super) fn of_page(page: &Screen) -> Vec<Fragment> {
     let mut fragments = vec![Fragment::new("b-head".into(), page.head_html())];
     if !page.facets.is_empty() {
         fragments.push(Fragment::new("b-facets".into(), page.facets_html()));
@@ -24,13 +24,13 @@ pub(super) fn of_page(page: &Page) -> Vec<Fragment> {
     for block in &page.blocks {
         match &block.body {
             // Rows of a list never move under the reader: each is replaced alone.
-            Body::Table(table) if table.bulk.is_some() => {
+            Content::Table(table) if table.bulk.is_some() => {
                 let rows = table.rows.iter();
                 fragments
                     .extend(rows.map(|row| Fragment::new(row.id.clone(), table.row_html(row))));
             }
             // A form may hold what someone types.
-            Body::Form(_) => {}
+            Content::Form(_) => {}
             _ => fragments.push(Fragment::new(
                 format!("b-{}", block.id),
                 block.render().unwrap_or_default(),

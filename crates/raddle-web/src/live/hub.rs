@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::topic::{Frame, Topic, TopicKey, Topics, render};
+use super::topic::{LiveFrame, Topic, TopicKey, Topics, render};
 use crate::{auth::Caller, state::AppState};
 
 /// The shortest time between two renderings of a topic.
@@ -40,7 +40,7 @@ pub(crate) struct Hub {
 
 #[derive(Default)]
 struct Inner {
-    sessions: HashMap<u64, Session>,
+    sessions: HashMap<u64, ViewerSession>,
     topics: Topics,
     /// The id of the last event that the tail has seen.
     at: u64,
@@ -48,11 +48,11 @@ struct Inner {
     runs: bool,
 }
 
-struct Session {
+struct ViewerSession {
     /// Proves that a request about the session comes from its owner.
     secret: String,
     caller: Caller,
-    frames: mpsc::Sender<(u64, Frame)>,
+    frames: mpsc::Sender<(u64, LiveFrame)>,
     is_behind: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Subscription {
     state: AppState,
     id: u64,
     pub(super) name: String,
-    pub(super) frames: mpsc::Receiver<(u64, Frame)>,
+    pub(super) frames: mpsc::Receiver<(u64, LiveFrame)>,
 }
 
 impl Hub {
@@ -82,7 +82,7 @@ pub(super) fn subscribe(state: &AppState, caller: Caller) -> Option<Subscription
     let id = inner.next_session;
     let secret = data_encoding::HEXLOWER.encode(&crate::auth::random_bytes()[..16]);
     let name = format!("{id}-{secret}");
-    let session = Session {
+    let session = ViewerSession {
         secret,
         caller,
         frames,
@@ -110,7 +110,7 @@ pub(super) fn show(state: &AppState, caller: &Caller, name: &str, screens: Vec<S
     let id = id.parse().unwrap_or(0);
     let inner = &mut *inner;
     let is_owner =
-        |session: &&Session| session.secret == secret && session.caller.name == caller.name;
+        |session: &&ViewerSession| session.secret == secret && session.caller.name == caller.name;
     let Some(session) = inner.sessions.get(&id).filter(is_owner) else {
         return false;
     };
@@ -218,7 +218,7 @@ async fn send_frames(state: &AppState) {
             };
             let frames = match rendered {
                 Ok(rendered) => topic.advance(&key.screen, rendered),
-                // What the page shows is gone, or the broker does not answer: a reload says which.
+                // The subject of the page is gone, or the broker does not answer: a reload says which.
                 Err(_) => {
                     topic.forget();
                     Vec::new()
@@ -236,10 +236,10 @@ async fn send_frames(state: &AppState) {
     }
 }
 
-impl Session {
-    fn send(&mut self, at: u64, frames: &[Frame]) {
+impl ViewerSession {
+    fn send(&mut self, at: u64, frames: &[LiveFrame]) {
         if self.is_behind {
-            let resync = Frame {
+            let resync = LiveFrame {
                 event: "resync",
                 data: "{}".into(),
             };

@@ -12,7 +12,7 @@ use crate::{
     state::AppState,
 };
 
-/// What distinguishes topics: the screen and the rights of those who look at it.
+/// Identifies a topic: the screen and the rights of those who look at it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TopicKey {
     /// Path and query string, relative to the prefix.
@@ -32,7 +32,7 @@ pub(super) struct Topic {
 
 /// An event of the stream: its name and its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Frame {
+pub(super) struct LiveFrame {
     pub(super) event: &'static str,
     pub(super) data: String,
 }
@@ -53,24 +53,24 @@ impl Topic {
     }
 
     /// The frames that lead from the last rendering to this one.
-    pub(super) fn advance(&mut self, screen: &str, rendered: Rendered) -> Vec<Frame> {
+    pub(super) fn advance(&mut self, screen: &str, rendered: Rendered) -> Vec<LiveFrame> {
         let Rendered { fragments, newer } = rendered;
         let old = self.last.take().unwrap_or_default();
-        let mut frames: Vec<Frame> = changed(&old, &fragments)
+        let mut frames: Vec<LiveFrame> = changed(&old, &fragments)
             .into_iter()
-            .map(|fragment| Frame {
+            .map(|fragment| LiveFrame {
                 event: "patch",
                 data: json!({ "topic": screen, "id": fragment.id, "html": fragment.html })
                     .to_string(),
             })
             .collect();
         if is_one_gone(&old, &fragments) {
-            frames.push(Frame {
+            frames.push(LiveFrame {
                 event: "resync",
                 data: json!({ "topic": screen }).to_string(),
             });
         }
-        frames.extend(newer.map(|count| Frame {
+        frames.extend(newer.map(|count| LiveFrame {
             event: "newer",
             data: json!({ "topic": screen, "count": count }).to_string(),
         }));

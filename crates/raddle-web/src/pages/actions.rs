@@ -1,4 +1,4 @@
-//! What forms of pages do. Each answer leads back to a page, which says what was done.
+//! The actions of forms. Each answer leads back to a page, which says what was done.
 
 use std::time::Duration;
 

@@ -153,7 +153,7 @@ pub(crate) fn decode_text(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Parses a query string or a form. What is not valid is left out.
+/// Parses a query string or a form. Invalid parts are left out.
 pub(crate) fn parse_query(text: &str) -> Vec<(String, String)> {
     let pair = |pair: &str| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -6,7 +6,7 @@ use raddle_view::events::{last_events, task_events};
 
 use super::{
     context::{Context, cut},
-    model::{Block, Body, Cell, Empty, Page, Row, Table},
+    model::{Block, Cell, Content, Empty, Row, Screen, Table},
     search,
     task::event_badge,
 };
@@ -14,7 +14,7 @@ use crate::problem::{Problem, Result};
 
 /// How many events are shown.
 const SHOWN: usize = 100;
-pub(super) async fn show(cx: &Context) -> Result<Page> {
+pub(super) async fn show(cx: &Context) -> Result<Screen> {
     let of_task = match cx.param("tid") {
         Some(text) => Some(search::tid_of(cx, text).await?),
         None => None,
@@ -34,7 +34,7 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         Some(at) => format!("Until {}", raddle_client::text::time(at)),
         None => "Newest first".into(),
     };
-    let mut block = Block::new("events", title, Body::Table(table));
+    let mut block = Block::new("events", title, Content::Table(table));
     if let Some(first) = events.first() {
         block = block.tool(Cell::Link {
             href: cx.url(&format!(
@@ -51,7 +51,7 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
             text: "Now".into(),
         });
     }
-    Ok(Page {
+    Ok(Screen {
         title: "Events".into(),
         section: "/events",
         subtitle: vec![match of_task {
@@ -66,7 +66,7 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
             cx.curl("/events"),
         ],
         is_live: until.is_none(),
-        ..Page::default()
+        ..Screen::default()
     })
 }
 

@@ -6,7 +6,7 @@ use raddle_view::failures::{FailureGroup, FailureList};
 use super::{
     charts::sparkline,
     context::{Context, cut, encode},
-    model::{Action, Block, Body, Cell, Empty, Page, Table, number},
+    model::{Action, Block, Cell, Content, Empty, Screen, Table, number},
     search,
 };
 use crate::{auth::Right, problem::Result};
@@ -18,7 +18,7 @@ const MAX_RETRIED: usize = 500;
 /// The steps of the line that shows when the tasks of a cause failed.
 const STEPS: usize = 24;
 
-pub(super) async fn show(cx: &Context) -> Result<Page> {
+pub(super) async fn show(cx: &Context) -> Result<Screen> {
     let text = cx.param("q").unwrap_or_default();
     let query: TaskQuery = search::parse(text)?;
     let mut reader = cx.state.failures.lock().await;
@@ -58,17 +58,17 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
             cells,
         );
     }
-    Ok(Page {
+    Ok(Screen {
         title: "Failures".into(),
         section: "/failures",
         subtitle: vec![Cell::soft(scope(&list))],
-        blocks: vec![Block::new("failures", "", Body::Table(table))],
+        blocks: vec![Block::new("failures", "", Content::Table(table))],
         commands: vec![
             "raddle failures".into(),
             cx.curl(&format!("/failures?q={}", encode(text))),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 

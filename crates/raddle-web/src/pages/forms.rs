@@ -2,15 +2,15 @@
 
 use super::{
     context::Context,
-    model::{Block, Body, Form, FormField, Page},
+    model::{Block, Content, Form, FormField, Screen},
 };
 use crate::{auth::Right, problem::Result};
 
-/// What the form holds at first.
+/// The spec that the form shows at first.
 const EXAMPLE: &str =
     "{\n  \"name\": \"hello\",\n  \"target\": {\"command\": [\"echo\", \"hello\"]}\n}";
 
-pub(super) async fn new_task(cx: &Context) -> Result<Page> {
+pub(super) async fn new_task(cx: &Context) -> Result<Screen> {
     let form = Form {
         href: cx.url("/new"),
         button: "Submit",
@@ -24,14 +24,14 @@ pub(super) async fn new_task(cx: &Context) -> Result<Page> {
             ..FormField::default()
         }],
     };
-    Ok(Page {
+    Ok(Screen {
         title: "New task".into(),
         section: "/tasks",
-        blocks: vec![Block::new("new", "", Body::Form(form))],
+        blocks: vec![Block::new("new", "", Content::Form(form))],
         commands: vec![
             "raddle submit -- echo hello".into(),
             "raddle submit --file spec.json".into(),
         ],
-        ..Page::default()
+        ..Screen::default()
     })
 }

@@ -1,4 +1,4 @@
-//! What surrounds every screen: the navigation with counts, the query box, messages after an
+//! The frame around every screen: the navigation with counts, the query box, messages after an
 //! action, and the pages outside of it for sign-in and problems.
 
 use askama::{Template, filters::HtmlSafe};
@@ -14,7 +14,7 @@ use raddle_model::TaskState;
 use super::{
     assets::ASSETS,
     context::{Context, decode_text, encode},
-    model::{Page, number},
+    model::{Screen, number},
 };
 use crate::{
     auth::Right,
@@ -30,11 +30,11 @@ const MAX_FLASH: usize = 600;
 #[derive(Template)]
 #[template(path = "page.html")]
 struct PageTemplate<'a> {
-    frame: Frame<'a>,
-    page: &'a Page,
+    frame: PageFrame<'a>,
+    page: &'a Screen,
 }
 
-struct Frame<'a> {
+struct PageFrame<'a> {
     base: &'a str,
     theme: Option<&'static str>,
     style: &'a str,
@@ -81,7 +81,7 @@ struct BareTemplate<'a> {
 }
 
 /// Puts a screen into its frame.
-pub(super) async fn respond(cx: &Context, headers: &HeaderMap, page: &Page) -> Result<Response> {
+pub(super) async fn respond(cx: &Context, headers: &HeaderMap, page: &Screen) -> Result<Response> {
     let assets = &*ASSETS;
     let flash = cookie(headers, FLASH).and_then(|text| {
         let text = decode_text(text)?;
@@ -91,7 +91,7 @@ pub(super) async fn respond(cx: &Context, headers: &HeaderMap, page: &Page) -> R
     });
     let was_flashed = flash.is_some();
     let template = PageTemplate {
-        frame: Frame {
+        frame: PageFrame {
             base: &cx.state.options.prefix,
             theme: theme(headers),
             style: &assets.style.path,

@@ -4,14 +4,14 @@ use raddle_groups::GroupWorkerView;
 
 use super::{
     context::{Context, shell},
-    model::{Action, Block, Body, Cell, Empty, Form, FormField, Notice, Page, Table},
+    model::{Action, Block, Cell, Content, Empty, Form, FormField, Notice, Screen, Table},
 };
 use crate::{
     auth::Right,
     problem::{Problem, Result},
 };
 
-pub(super) async fn list(cx: &Context) -> Result<Page> {
+pub(super) async fn list(cx: &Context) -> Result<Screen> {
     let views = raddle_groups::list(cx.broker()).await?;
     let mut table = Table::new(&[
         ("Group worker", ""),
@@ -43,13 +43,13 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
         ];
         table.push(&view.slug, &view.slug, cells);
     }
-    Ok(Page {
+    Ok(Screen {
         title: "Groups".into(),
         section: "/groups",
-        blocks: vec![Block::new("groups", "", Body::Table(table))],
+        blocks: vec![Block::new("groups", "", Content::Table(table))],
         commands: vec!["raddle group list".into(), cx.curl("/groups")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -69,7 +69,7 @@ fn replicas(view: &GroupWorkerView) -> Cell {
     Cell::bar(view.live as f64, view.replicas.into(), text)
 }
 
-pub(super) async fn show(cx: &Context, slug: &str) -> Result<Page> {
+pub(super) async fn show(cx: &Context, slug: &str) -> Result<Screen> {
     let views = raddle_groups::list(cx.broker()).await?;
     let view = views
         .iter()
@@ -82,7 +82,7 @@ pub(super) async fn show(cx: &Context, slug: &str) -> Result<Page> {
             text: "No live manager runs it.".into(),
             hint: Some("start its manager with 'raddle up'".into()),
         };
-        blocks.push(Block::new("unmanaged", "", Body::Notices(vec![notice])));
+        blocks.push(Block::new("unmanaged", "", Content::Notices(vec![notice])));
     }
     let pids = view.pids.iter().map(ToString::to_string).collect();
     let managers = view
@@ -100,7 +100,7 @@ pub(super) async fn show(cx: &Context, slug: &str) -> Result<Page> {
         ("Process ids", Cell::Tags(pids)),
         ("Managers", Cell::Many(managers)),
     ];
-    blocks.push(Block::new("facts", "Facts", Body::Fields(fields)).width("half"));
+    blocks.push(Block::new("facts", "Facts", Content::Fields(fields)).width("half"));
     let form = Form {
         href: cx.url("/groups/act"),
         button: "Scale",
@@ -123,13 +123,13 @@ pub(super) async fn show(cx: &Context, slug: &str) -> Result<Page> {
             },
         ],
     };
-    blocks.push(Block::new("scale", "Scale", Body::Form(form)).width("half"));
+    blocks.push(Block::new("scale", "Scale", Content::Form(form)).width("half"));
     let (verb, label) = if view.on {
         ("off", "Turn off")
     } else {
         ("on", "Turn on")
     };
-    Ok(Page {
+    Ok(Screen {
         title: slug.into(),
         section: "/groups",
         subtitle: vec![state(view), Cell::soft("Group worker")],
@@ -143,6 +143,6 @@ pub(super) async fn show(cx: &Context, slug: &str) -> Result<Page> {
             cx.curl(&format!("/groups/{slug}")),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }

@@ -2,7 +2,7 @@
 
 use super::{
     context::Context,
-    model::{Block, Body, Cell, Page, Table},
+    model::{Block, Cell, Content, Screen, Table},
 };
 
 const FIELDS: [(&str, &str); 12] = [
@@ -50,7 +50,7 @@ const KEYS: [(&str, &str); 9] = [
     ("?", "this page"),
 ];
 
-pub(super) fn show(cx: &Context) -> Page {
+pub(super) fn show(cx: &Context) -> Screen {
     let table = |id, title, rows: &[(&str, &str)]| {
         let mut table = Table::new(&[("Type", "nowrap"), ("Meaning", "")]);
         for (keys, meaning) in rows {
@@ -60,7 +60,7 @@ pub(super) fn show(cx: &Context) -> Page {
                 vec![Cell::Code((*keys).into()), Cell::text(*meaning)],
             );
         }
-        Block::new(id, title, Body::Table(table)).width("half")
+        Block::new(id, title, Content::Table(table)).width("half")
     };
     let examples = [
         "state:failed since:-1h",
@@ -75,18 +75,18 @@ pub(super) fn show(cx: &Context) -> Page {
             text: query.into(),
         })
         .collect();
-    Page {
+    Screen {
         title: "Help".into(),
         section: "/help",
         blocks: vec![
             table("query", "Find tasks", &FIELDS),
             table("keys", "Keys", &KEYS),
-            Block::new("examples", "Examples", Body::Lines(links)).width("half"),
+            Block::new("examples", "Examples", Content::Lines(links)).width("half"),
         ],
         commands: vec![
             "raddle task list 'state:failed since:-1h'".into(),
             cx.curl("/tasks?q=state%3Afailed"),
         ],
-        ..Page::default()
+        ..Screen::default()
     }
 }

@@ -6,7 +6,7 @@ use raddle_model::QueueName;
 
 use super::{
     context::{Context, shell},
-    model::{Block, Body, Cell, Empty, Form, FormField, Page, Table, bytes, id_of},
+    model::{Block, Cell, Content, Empty, Form, FormField, Screen, Table, bytes, id_of},
     output,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 /// How many messages are shown.
 const SHOWN: u32 = 50;
 
-pub(super) async fn list(cx: &Context) -> Result<Page> {
+pub(super) async fn list(cx: &Context) -> Result<Screen> {
     let counts = queues::list_counts(cx.broker(), None).await?;
     let mut table = Table::new(&[("Queue", ""), ("Messages", "num")]).empty(Empty::new(
         "No message waits",
@@ -33,13 +33,13 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
         };
         table.push(&name, &name, vec![link, Cell::num(count.messages)]);
     }
-    Ok(Page {
+    Ok(Screen {
         title: "Messages".into(),
         section: "/messages",
-        blocks: vec![Block::new("messages", "", Body::Table(table))],
+        blocks: vec![Block::new("messages", "", Content::Table(table))],
         commands: vec!["raddle queue list".into(), cx.curl("/messages")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -48,7 +48,7 @@ pub(super) fn parse_queue(name: &str) -> Result<QueueName> {
         .map_err(|error| Problem::bad_request(error.to_string()))
 }
 
-pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
+pub(super) async fn show(cx: &Context, name: &str) -> Result<Screen> {
     let queue = parse_queue(name)?;
     let messages = queues::peek(cx.broker(), &queue, SHOWN).await?;
     let mut table = Table::new(&[
@@ -94,14 +94,14 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
                 },
             ],
         };
-        Block::new(id_of(verb), button, Body::Form(form)).width("half")
+        Block::new(id_of(verb), button, Content::Form(form)).width("half")
     };
-    Ok(Page {
+    Ok(Screen {
         title: name.into(),
         section: "/messages",
         subtitle: vec![Cell::soft("Queue of messages, oldest first")],
         blocks: vec![
-            Block::new("messages", "", Body::Table(table)),
+            Block::new("messages", "", Content::Table(table)),
             form("write", "Write a message", "Message", "body", "", "", 4),
             form(
                 "move",
@@ -118,6 +118,6 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
             cx.curl(&format!("/messages/{name}")),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }

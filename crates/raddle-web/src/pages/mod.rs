@@ -1,7 +1,7 @@
 //! The pages of the dashboard, rendered on the server. They can be read and acted on without
 //! script; the script adds live changes, keys and a memory of selections.
 //!
-//! A page is a value ([`model::Page`]) that a function makes from what `raddle-view` and the broker
+//! A page is a value ([`model::Screen`]) that a function makes from what `raddle-view` and the broker
 //! say. One handler serves all screens, and live streams call the same functions, so what a patch
 //! shows is what a reload would.
 
@@ -38,7 +38,7 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 
-use self::{context::Context, model::Page};
+use self::{context::Context, model::Screen};
 use crate::{
     auth::Caller,
     problem::{Problem, Result},
@@ -48,7 +48,7 @@ use crate::{
 pub(crate) use self::{assets::router as assets, routes::ROUTES};
 
 /// Makes the screen that a path names.
-pub(crate) async fn screen(cx: &Context) -> Result<Page> {
+pub(crate) async fn screen(cx: &Context) -> Result<Screen> {
     let segments: Vec<&str> = cx.segments.iter().map(String::as_str).collect();
     match segments.as_slice() {
         [] => overview::show(cx).await,

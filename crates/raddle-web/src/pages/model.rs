@@ -1,4 +1,4 @@
-//! What a page shows, as values: blocks of numbers, tables, fields and charts. The templates give
+//! The content of pages as values: blocks of numbers, tables, fields and charts. The templates give
 //! each its form, so all screens look and behave alike, and a block can be rendered alone when it
 //! changes.
 
@@ -13,7 +13,7 @@ use super::charts::Svg;
 
 /// A screen.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Page {
+pub(crate) struct Screen {
     pub(crate) title: String,
     /// The entry of the navigation that the screen belongs to.
     pub(crate) section: &'static str,
@@ -46,12 +46,12 @@ pub(crate) struct Block {
     pub(crate) tools: Vec<Cell>,
     /// The class that says how wide it is.
     pub(crate) width: &'static str,
-    pub(crate) body: Body,
+    pub(crate) body: Content,
 }
 
-/// What a block shows.
+/// The content of a block.
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
+pub(crate) enum Content {
     Stats(Vec<Stat>),
     Table(Table),
     Fields(Vec<(&'static str, Cell)>),
@@ -117,7 +117,7 @@ pub(crate) struct Bulk {
     pub(crate) verbs: Vec<(&'static str, &'static str, Option<&'static str>)>,
 }
 
-/// What to say where nothing is.
+/// The text in place of an empty list, and the next command to type.
 #[derive(Clone, Debug, Template)]
 #[template(path = "empty.html")]
 pub(crate) struct Empty {
@@ -143,7 +143,7 @@ pub(crate) struct Action {
     pub(crate) fields: Vec<(&'static str, String)>,
     /// The right that is missing.
     pub(crate) missing: Option<&'static str>,
-    /// What the script asks first.
+    /// The question that the script asks first.
     pub(crate) confirm: Option<String>,
     pub(crate) is_danger: bool,
     pub(crate) is_main: bool,
@@ -227,13 +227,13 @@ pub(crate) struct Badge {
 #[derive(Template)]
 #[template(path = "head.html")]
 struct HeadTemplate<'a> {
-    page: &'a Page,
+    page: &'a Screen,
 }
 
 #[derive(Template)]
 #[template(path = "facets.html")]
 struct FacetsTemplate<'a> {
-    page: &'a Page,
+    page: &'a Screen,
 }
 
 #[derive(Template)]
@@ -249,7 +249,7 @@ impl HtmlSafe for Block {}
 impl HtmlSafe for Action {}
 impl HtmlSafe for Empty {}
 
-impl Page {
+impl Screen {
     /// The title with its buttons alone.
     pub(crate) fn head_html(&self) -> String {
         HeadTemplate { page: self }.render().unwrap_or_default()
@@ -262,7 +262,7 @@ impl Page {
 }
 
 impl Block {
-    pub(crate) fn new(id: impl Into<String>, title: impl Into<String>, body: Body) -> Self {
+    pub(crate) fn new(id: impl Into<String>, title: impl Into<String>, body: Content) -> Self {
         Self {
             id: id.into(),
             title: title.into(),
@@ -506,7 +506,7 @@ mod tests {
         };
         let tags = Cell::Many(vec![Cell::Tags(vec![hostile.into()]), Cell::text(hostile)]);
         table.push(hostile, hostile, vec![named, tags]);
-        let html = Block::new("x", hostile, Body::Table(table))
+        let html = Block::new("x", hostile, Content::Table(table))
             .render()
             .unwrap();
         assert!(!html.contains("<img"), "{html}");

@@ -5,7 +5,7 @@ use raddle_model::QueueName;
 
 use super::{
     context::{Context, cut},
-    model::{Block, Body, Cell, Empty, Page, Table},
+    model::{Block, Cell, Content, Empty, Screen, Table},
 };
 use crate::{
     audit::{self, AuditEntry},
@@ -15,28 +15,28 @@ use crate::{
 /// How many entries of the audit trail are shown.
 const SHOWN: usize = 200;
 
-pub(super) async fn list(cx: &Context) -> Result<Page> {
+pub(super) async fn list(cx: &Context) -> Result<Screen> {
     let empty = Empty::new(
         "No operation",
         "Retry, stop or delete many tasks at once: find them, select them, and choose an action.",
         "",
     );
     let table = Table::new(&[("Operation", ""), ("State", ""), ("Done", "num")]).empty(empty);
-    Ok(Page {
+    Ok(Screen {
         title: "Operations".into(),
         section: "/operations",
-        blocks: vec![Block::new("operations", "", Body::Table(table))],
+        blocks: vec![Block::new("operations", "", Content::Table(table))],
         commands: vec![cx.curl("/operations")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
-pub(super) async fn show(_cx: &Context, id: &str) -> Result<Page> {
+pub(super) async fn show(_cx: &Context, id: &str) -> Result<Screen> {
     Err(Problem::not_found(format!("there is no operation {id}")))
 }
 
-pub(super) async fn audit(cx: &Context) -> Result<Page> {
+pub(super) async fn audit(cx: &Context) -> Result<Screen> {
     let queue = QueueName::Free(audit::QUEUE.into());
     let stored = queues::peek(cx.broker(), &queue, 10_000).await?;
     let mut table = Table::new(&[
@@ -77,16 +77,18 @@ pub(super) async fn audit(cx: &Context) -> Result<Page> {
         ];
         table.push(format!("au{}", message.id), "entry", cells);
     }
-    Ok(Page {
+    Ok(Screen {
         title: "Audit".into(),
         section: "/audit",
-        subtitle: vec![Cell::soft("Who changed what, newest first")],
-        blocks: vec![Block::new("audit", "", Body::Table(table))],
+        subtitle: vec![Cell::soft(
+            "Every request that changes something, newest first",
+        )],
+        blocks: vec![Block::new("audit", "", Content::Table(table))],
         commands: vec![
             format!("raddle queue peek {}", audit::QUEUE),
             cx.curl("/audit"),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }

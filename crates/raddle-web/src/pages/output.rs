@@ -1,4 +1,4 @@
-//! What a task has printed: the end of it in the page, all of it as a file.
+//! The output of a task: the end of it in the page, all of it as a file.
 
 use axum::{
     body::Body as HttpBody,
@@ -14,7 +14,7 @@ use raddle_model::TaskView;
 
 use super::{
     context::Context,
-    model::{Block, Body, Cell, bytes},
+    model::{Block, Cell, Content, bytes},
     search,
 };
 use crate::{
@@ -55,7 +55,7 @@ pub(super) async fn blocks(cx: &Context, task: &TaskView) -> Result<Vec<Block>> 
             )),
             text: "Download".into(),
         };
-        let body = Body::Pre {
+        let body = Content::Pre {
             text,
             label: format!("{title} of attempt {}", task.attempt),
         };

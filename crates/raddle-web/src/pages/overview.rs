@@ -7,7 +7,7 @@ use raddle_view::{overview::Overview, queues::QueueList, select::FAILED};
 
 use super::{
     context::{Context, cut},
-    model::{Block, Body, Cell, Empty, Page, Stat, Table, number, worker_badge},
+    model::{Block, Cell, Content, Empty, Screen, Stat, Table, number, worker_badge},
     queues::stuck_notices,
     tasks::task_row,
 };
@@ -18,7 +18,7 @@ const FAILURES: u32 = 6;
 /// How many running tasks are shown.
 const RUNNING: u32 = 8;
 
-pub(super) async fn show(cx: &Context) -> Result<Page> {
+pub(super) async fn show(cx: &Context) -> Result<Screen> {
     let broker = cx.broker();
     let overview = Overview::read(broker, cx.state.options.broker_url.clone()).await?;
     let newest = async |states: Vec<TaskState>, limit| {
@@ -34,25 +34,25 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
     let oldest = newest(vec![TaskState::Created], 1).await?;
     let has_tasks = overview.tasks.values().any(|n| *n > 0);
     let mut blocks =
-        vec![Block::new("numbers", "", Body::Stats(stats(cx, &overview))).width("flat")];
+        vec![Block::new("numbers", "", Content::Stats(stats(cx, &overview))).width("flat")];
     let waiting = stuck_notices(&QueueList::read(broker).await?);
     if !has_tasks && oldest.is_empty() {
         blocks.push(welcome());
     }
     if !waiting.is_empty() {
-        let notices = Body::Notices(waiting);
+        let notices = Content::Notices(waiting);
         blocks.push(Block::new("waiting", "Queues that are not moving", notices));
     }
     blocks.push(running_block(cx, &running));
     blocks.push(worker_block(cx, &overview.workers));
     blocks.push(failure_block(cx, &failures));
-    Ok(Page {
+    Ok(Screen {
         title: "Overview".into(),
         section: "/",
         blocks,
         commands: vec!["raddle status --watch".into(), cx.curl("/status")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -121,7 +121,7 @@ fn welcome() -> Block {
         "Submit the first one from a terminal, and watch it arrive here.",
         "raddle submit -- echo hello",
     );
-    Block::new("welcome", "", Body::Empty(empty))
+    Block::new("welcome", "", Content::Empty(empty))
 }
 
 fn running_block(cx: &Context, tasks: &[TaskView]) -> Block {
@@ -152,7 +152,7 @@ fn running_block(cx: &Context, tasks: &[TaskView]) -> Block {
         let cells = vec![name, Cell::text(&task.spec.queue), progress, since];
         table.push(task.tid.to_string(), task.spec.display_name(), cells);
     }
-    Block::new("running", "Running now", Body::Table(table))
+    Block::new("running", "Running now", Content::Table(table))
         .width("half")
         .note(Cell::Link {
             href: cx.tasks_url("state:running,spawning"),
@@ -197,7 +197,7 @@ fn worker_block(cx: &Context, workers: &[WorkerEntry]) -> Block {
         ];
         table.push(format!("w{}", worker.tid), &worker.info.name, cells);
     }
-    Block::new("workers", "Workers", Body::Table(table))
+    Block::new("workers", "Workers", Content::Table(table))
         .width("half")
         .note(Cell::Link {
             href: cx.url("/workers"),
@@ -225,7 +225,7 @@ fn failure_block(cx: &Context, tasks: &[TaskView]) -> Block {
             task_row(cx, task),
         );
     }
-    Block::new("failures", "Newest failures", Body::Table(table)).note(Cell::Link {
+    Block::new("failures", "Newest failures", Content::Table(table)).note(Cell::Link {
         href: cx.url("/failures"),
         text: "By cause".into(),
     })

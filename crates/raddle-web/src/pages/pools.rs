@@ -4,11 +4,11 @@ use raddle_view::pool::{FoundWorkers, local_pools, query::query_all};
 
 use super::{
     context::{Context, shell},
-    model::{Block, Body, Cell, Empty, Page, Table, number},
+    model::{Block, Cell, Content, Empty, Screen, Table, number},
 };
 use crate::problem::{Problem, Result};
 
-pub(super) async fn list(cx: &Context) -> Result<Page> {
+pub(super) async fn list(cx: &Context) -> Result<Screen> {
     let pools = find()?;
     let mut table =
         Table::new(&[("Pool", ""), ("Workers", "num"), ("Tags", "p2")]).empty(Empty::new(
@@ -29,16 +29,16 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
             vec![link, Cell::num(pool.workers.len() as u64), Cell::Tags(tags)],
         );
     }
-    Ok(Page {
+    Ok(Screen {
         title: "Pools".into(),
         section: "/pools",
         subtitle: vec![Cell::soft(
             "Workers of this machine that are called directly",
         )],
-        blocks: vec![Block::new("pools", "", Body::Table(table))],
+        blocks: vec![Block::new("pools", "", Content::Table(table))],
         commands: vec!["raddle pool list".into(), cx.curl("/pools")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -46,7 +46,7 @@ fn find() -> Result<Vec<FoundWorkers>> {
     local_pools().map_err(|error| Problem::not_found(error.to_string()))
 }
 
-pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
+pub(super) async fn show(cx: &Context, name: &str) -> Result<Screen> {
     let pools = find()?;
     let pool = pools.iter().find(|pool| pool.name == name).ok_or_else(|| {
         Problem::not_found(format!(
@@ -86,16 +86,16 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         let uid = worker.uid.to_string();
         table.push(&uid, &uid, cells);
     }
-    Ok(Page {
+    Ok(Screen {
         title: name.into(),
         section: "/pools",
         subtitle: vec![Cell::soft("Pool of call workers")],
-        blocks: vec![Block::new("workers", "Workers", Body::Table(table))],
+        blocks: vec![Block::new("workers", "Workers", Content::Table(table))],
         commands: vec![
             format!("raddle pool status {}", shell(name)),
             cx.curl(&format!("/pools/{name}")),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }

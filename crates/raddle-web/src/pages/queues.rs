@@ -7,7 +7,7 @@ use raddle_view::queues::{QueueList, QueueState, StuckTasks};
 
 use super::{
     context::{Context, encode, shell},
-    model::{Action, Block, Body, Cell, Empty, Notice, Page, Stat, Table, number},
+    model::{Action, Block, Cell, Content, Empty, Notice, Screen, Stat, Table, number},
     tasks::{name_cell, state_cell},
 };
 use crate::problem::Result;
@@ -15,7 +15,7 @@ use crate::problem::Result;
 /// How many of its tasks are shown.
 const SHOWN: u32 = 20;
 
-pub(super) async fn list(cx: &Context) -> Result<Page> {
+pub(super) async fn list(cx: &Context) -> Result<Screen> {
     let list = QueueList::read(cx.broker()).await?;
     let mut table = Table::new(&[
         ("Queue", ""),
@@ -58,17 +58,17 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
         blocks.push(Block::new(
             "waiting",
             "Why they wait",
-            Body::Notices(waiting),
+            Content::Notices(waiting),
         ));
     }
-    blocks.push(Block::new("queues", "", Body::Table(table)));
-    Ok(Page {
+    blocks.push(Block::new("queues", "", Content::Table(table)));
+    Ok(Screen {
         title: "Queues".into(),
         section: "/queues",
         blocks,
         commands: vec!["raddle queue list".into(), cx.curl("/queues")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -101,7 +101,7 @@ fn sentence(stuck: &StuckTasks) -> String {
     }
 }
 
-pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
+pub(super) async fn show(cx: &Context, name: &str) -> Result<Screen> {
     let list = QueueList::read(cx.broker()).await?;
     let queue = list
         .items
@@ -127,7 +127,7 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         stat("Paused", queue.paused),
         stat("Workers", queue.workers),
     ];
-    let mut blocks = vec![Block::new("numbers", "", Body::Stats(stats)).width("flat")];
+    let mut blocks = vec![Block::new("numbers", "", Content::Stats(stats)).width("flat")];
     if !queue.stuck.is_empty() {
         let notices = queue.stuck.iter().map(|stuck| Notice {
             tone: "warn",
@@ -137,7 +137,7 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         blocks.push(Block::new(
             "waiting",
             "Why its tasks wait",
-            Body::Notices(notices.collect()),
+            Content::Notices(notices.collect()),
         ));
     }
     if !queue.needs.is_empty() {
@@ -164,12 +164,12 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         }
         blocks.push(Block::new(
             "needs",
-            "What its tasks need",
-            Body::Table(table),
+            "Needs of its tasks",
+            Content::Table(table),
         ));
     }
     blocks.push(tasks_block(cx, name).await?);
-    Ok(Page {
+    Ok(Screen {
         title: name.into(),
         section: "/queues",
         subtitle: vec![Cell::soft("Queue of tasks")],
@@ -180,7 +180,7 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
             cx.curl(&format!("/queues/{}", encode(name))),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -213,7 +213,7 @@ async fn tasks_block(cx: &Context, name: &str) -> Result<Block> {
         table.push(task.tid.to_string(), task.spec.display_name(), cells);
     }
     Ok(
-        Block::new("tasks", "Waiting and running", Body::Table(table)).note(Cell::Link {
+        Block::new("tasks", "Waiting and running", Content::Table(table)).note(Cell::Link {
             href: cx.tasks_url(&format!("queue:{name}")),
             text: "All of its tasks".into(),
         }),

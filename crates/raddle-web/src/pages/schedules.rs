@@ -6,7 +6,7 @@ use raddle_view::schedule::{ScheduleDetail, is_fired};
 
 use super::{
     context::{Context, shell},
-    model::{Action, Block, Body, Cell, Empty, Notice, Page, Table},
+    model::{Action, Block, Cell, Content, Empty, Notice, Screen, Table},
     output,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 /// How many due times are shown.
 const UPCOMING: usize = 5;
 
-pub(super) async fn list(cx: &Context) -> Result<Page> {
+pub(super) async fn list(cx: &Context) -> Result<Screen> {
     let schedules = cx.broker().schedules(None).await?;
     let mut table = Table::new(&[
         ("Schedule", ""),
@@ -56,14 +56,14 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
     }
     let mut blocks = Vec::new();
     blocks.extend(unfired(cx, &schedules).await?);
-    blocks.push(Block::new("schedules", "", Body::Table(table)));
-    Ok(Page {
+    blocks.push(Block::new("schedules", "", Content::Table(table)));
+    Ok(Screen {
         title: "Schedules".into(),
         section: "/schedules",
         blocks,
         commands: vec!["raddle schedule list".into(), cx.curl("/schedules")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -77,7 +77,11 @@ async fn unfired(cx: &Context, schedules: &[ScheduleView]) -> Result<Option<Bloc
         text: "No live worker fires schedules, so nothing is submitted.".into(),
         hint: Some("start one with 'raddle worker start'".into()),
     };
-    Ok(Some(Block::new("unfired", "", Body::Notices(vec![notice]))))
+    Ok(Some(Block::new(
+        "unfired",
+        "",
+        Content::Notices(vec![notice]),
+    )))
 }
 
 fn state(view: &ScheduleView) -> Cell {
@@ -105,7 +109,7 @@ fn problem(error: raddle_client::schedule::Error) -> Problem {
     }
 }
 
-pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
+pub(super) async fn show(cx: &Context, name: &str) -> Result<Screen> {
     let detail = ScheduleDetail::read(cx.broker(), name, UPCOMING)
         .await
         .map_err(problem)?;
@@ -156,16 +160,16 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
         true => serde_json::to_string_pretty(&schedule.task).unwrap_or_default(),
         false => "(needs the right see-data)".into(),
     };
-    let spec = Body::Pre {
+    let spec = Content::Pre {
         text: output::shorten(&spec),
         label: "The task as JSON".into(),
     };
     let mut blocks = Vec::new();
     blocks.extend(unfired(cx, std::slice::from_ref(view)).await?);
-    blocks.push(Block::new("facts", "Facts", Body::Fields(fields)).width("half"));
-    blocks.push(Block::new("due", "Next times", Body::Table(due)).width("half"));
+    blocks.push(Block::new("facts", "Facts", Content::Fields(fields)).width("half"));
+    blocks.push(Block::new("due", "Next times", Content::Table(due)).width("half"));
     blocks.push(Block::new("spec", "Task", spec));
-    Ok(Page {
+    Ok(Screen {
         title: name.into(),
         section: "/schedules",
         subtitle: vec![state(view), Cell::text(in_words(view))],
@@ -176,7 +180,7 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Page> {
             cx.curl(&format!("/schedules/{name}")),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 

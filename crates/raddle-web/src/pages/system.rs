@@ -4,11 +4,11 @@ use raddle_client::text::count;
 
 use super::{
     context::Context,
-    model::{Action, Badge, Block, Body, Cell, Page, Table},
+    model::{Action, Badge, Block, Cell, Content, Screen, Table},
 };
 use crate::{auth::Right, problem::Result};
 
-pub(super) async fn show(cx: &Context) -> Result<Page> {
+pub(super) async fn show(cx: &Context) -> Result<Screen> {
     let health = cx.broker().health().await?;
     let summary = cx.broker().summary().await?;
     let workers = cx.broker().workers().await?;
@@ -58,7 +58,7 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         ("Stale writes refused", Cell::num(summary.stale_writes)),
         ("Dead letters", Cell::num(summary.dead)),
     ];
-    Ok(Page {
+    Ok(Screen {
         title: "System".into(),
         section: "/system",
         actions: vec![Action {
@@ -66,13 +66,13 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
             ..cx.action("Purge", "/purge", Right::Delete)
         }],
         blocks: vec![
-            Block::new("facts", "Broker", Body::Fields(fields)).width("half"),
-            Block::new("checks", "Checks", Body::Table(checks))
+            Block::new("facts", "Broker", Content::Fields(fields)).width("half"),
+            Block::new("checks", "Checks", Content::Table(checks))
                 .width("half")
                 .note(Cell::soft("'raddle doctor' also checks this machine")),
         ],
         commands: vec!["raddle doctor".into(), cx.curl("/doctor")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }

@@ -16,7 +16,7 @@ use raddle_view::{
 use super::{
     charts,
     context::{Context, cut},
-    model::{Action, Badge, Block, Body, Cell, Empty, Notice, Page, Table, bytes},
+    model::{Action, Badge, Block, Cell, Content, Empty, Notice, Screen, Table, bytes},
     output,
     overview::progress_cell,
     search,
@@ -31,7 +31,7 @@ const SHOWN_EVENTS: usize = 50;
 /// How many tasks that it has submitted are shown.
 const CHILDREN: usize = 20;
 
-pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
+pub(super) async fn show(cx: &Context, arg: &str) -> Result<Screen> {
     let broker = cx.broker();
     let tid = search::tid_of(cx, arg).await?;
     let (task, _) = get_task_or_worker(broker, tid).await?;
@@ -53,7 +53,7 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
                     .into()
             }),
         };
-        blocks.push(Block::new("explain", "", Body::Notices(vec![notice])));
+        blocks.push(Block::new("explain", "", Content::Notices(vec![notice])));
     }
     blocks.push(facts(cx, &task).width("half"));
     blocks.push(path_block(cx, &task, &events, &attempts).width("half"));
@@ -68,7 +68,7 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
     if let Some(block) = relatives(cx, &task).await? {
         blocks.push(block);
     }
-    Ok(Page {
+    Ok(Screen {
         title: cut(task.spec.display_name()),
         section: "/tasks",
         subtitle: subtitle(cx, &task),
@@ -80,7 +80,7 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
             cx.curl(&format!("/tasks/{tid}")),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -159,7 +159,7 @@ async fn explain_block(cx: &Context, task: &TaskView) -> Result<Block> {
     } else {
         "What is it doing?"
     };
-    Ok(Block::new("explain", title, Body::Notices(vec![notice])))
+    Ok(Block::new("explain", title, Content::Notices(vec![notice])))
 }
 
 fn facts(cx: &Context, task: &TaskView) -> Block {
@@ -247,7 +247,7 @@ fn facts(cx: &Context, task: &TaskView) -> Block {
     if let Some(trace) = &spec.traceparent {
         add("Trace", Cell::Code(trace.to_string()));
     }
-    Block::new("facts", "Facts", Body::Fields(fields))
+    Block::new("facts", "Facts", Content::Fields(fields))
 }
 
 fn path_block(
@@ -279,7 +279,7 @@ fn path_block(
         ("f-ok", "completed"),
         ("f-bad", "failed"),
     ];
-    Block::new("path", "The way it took", Body::Chart { svg, legend })
+    Block::new("path", "The way it took", Content::Chart { svg, legend })
 }
 
 fn attempts_block(cx: &Context, attempts: &[AttemptSpan]) -> Block {
@@ -311,7 +311,7 @@ fn attempts_block(cx: &Context, attempts: &[AttemptSpan]) -> Block {
         ];
         table.push(format!("a{}", attempt.attempt), "attempt", cells);
     }
-    Block::new("attempts", "Attempts", Body::Table(table))
+    Block::new("attempts", "Attempts", Content::Table(table))
 }
 
 fn spec_block(cx: &Context, task: &TaskView) -> Block {
@@ -332,7 +332,7 @@ fn spec_block(cx: &Context, task: &TaskView) -> Block {
         note = Some(Cell::soft("values of the environment are hidden"));
     }
     let text = serde_json::to_string_pretty(&spec).unwrap_or_default();
-    let body = Body::Pre {
+    let body = Content::Pre {
         text: output::shorten(&text),
         label: "The spec as JSON".into(),
     };
@@ -362,7 +362,7 @@ fn events_block(cx: &Context, events: &[TaskEvent]) -> Block {
         ];
         table.push(format!("e{}", event.id), "event", cells);
     }
-    Block::new("log", "Events", Body::Table(table))
+    Block::new("log", "Events", Content::Table(table))
 }
 
 /// An event as a badge.
@@ -407,7 +407,7 @@ async fn relatives(cx: &Context, task: &TaskView) -> Result<Option<Block>> {
         add("submitted", &child);
     }
     let is_empty = table.rows.is_empty();
-    Ok((!is_empty).then(|| Block::new("relatives", "Parents and children", Body::Table(table))))
+    Ok((!is_empty).then(|| Block::new("relatives", "Parents and children", Content::Table(table))))
 }
 
 /// The newest tasks that this one has submitted. Its children are younger than it is.

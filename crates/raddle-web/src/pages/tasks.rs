@@ -4,7 +4,7 @@ use raddle_model::{TaskState, TaskView, Tid};
 
 use super::{
     context::{Context, cut, encode, shell},
-    model::{Block, Body, Bulk, Cell, Empty, Facet, Page, Table, number},
+    model::{Block, Bulk, Cell, Content, Empty, Facet, Screen, Table, number},
     search::{self, PAGE},
 };
 use crate::{auth::Right, problem::Result};
@@ -19,7 +19,7 @@ pub(super) const VERBS: [(&str, &str, Right); 6] = [
     ("delete", "Delete", Right::Delete),
 ];
 
-pub(super) async fn show(cx: &Context) -> Result<Page> {
+pub(super) async fn show(cx: &Context) -> Result<Screen> {
     let text = cx.param("q").unwrap_or_default();
     let query = search::parse(text)?;
     let before: Option<Tid> = cx.param("before").and_then(|text| text.parse().ok());
@@ -68,17 +68,17 @@ pub(super) async fn show(cx: &Context) -> Result<Page> {
         "" => "raddle task list".into(),
         text => format!("raddle task list {}", shell(text)),
     };
-    Ok(Page {
+    Ok(Screen {
         title: "Tasks".into(),
         section: "/tasks",
         facets: facets(cx, text).await?,
-        blocks: vec![Block::new("tasks", "", Body::Table(table))],
+        blocks: vec![Block::new("tasks", "", Content::Table(table))],
         commands: vec![
             command,
             cx.curl(&format!("/tasks?q={}&limit={PAGE}", encode(text))),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 

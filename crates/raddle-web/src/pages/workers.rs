@@ -6,7 +6,7 @@ use raddle_view::find::held_tasks;
 
 use super::{
     context::Context,
-    model::{Action, Block, Body, Cell, Empty, Page, Stat, Table, number, worker_badge},
+    model::{Action, Block, Cell, Content, Empty, Screen, Stat, Table, number, worker_badge},
     search,
     tasks::{name_cell, state_cell},
 };
@@ -15,7 +15,7 @@ use crate::{
     problem::{Problem, Result},
 };
 
-pub(super) async fn list(cx: &Context) -> Result<Page> {
+pub(super) async fn list(cx: &Context) -> Result<Screen> {
     let mut workers = cx.broker().workers().await?;
     workers.sort_by(|a, b| {
         (&a.info.host, a.info.takes_calls(), a.tid).cmp(&(
@@ -57,16 +57,16 @@ pub(super) async fn list(cx: &Context) -> Result<Page> {
         ];
         table.push(worker.tid.to_string(), &worker.info.name, cells);
     }
-    Ok(Page {
+    Ok(Screen {
         title: "Workers".into(),
         section: "/workers",
         blocks: vec![
-            Block::new("numbers", "", Body::Stats(stats(&workers))).width("flat"),
-            Block::new("workers", "", Body::Table(table)),
+            Block::new("numbers", "", Content::Stats(stats(&workers))).width("flat"),
+            Block::new("workers", "", Content::Table(table)),
         ],
         commands: vec!["raddle worker list".into(), cx.curl("/workers")],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 
@@ -98,7 +98,7 @@ fn slots(worker: &WorkerEntry) -> Cell {
     }
 }
 
-pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
+pub(super) async fn show(cx: &Context, arg: &str) -> Result<Screen> {
     let tid = search::tid_of(cx, arg).await?;
     let workers = cx.broker().workers().await?;
     let Some(worker) = workers.iter().find(|worker| worker.tid == tid) else {
@@ -156,14 +156,14 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
             text: "as a task".into(),
         });
     }
-    Ok(Page {
+    Ok(Screen {
         title: info.name.clone(),
         section: "/workers",
         subtitle,
         actions: actions(cx, worker),
         blocks: vec![
-            Block::new("facts", "Facts", Body::Fields(fields)).width("third"),
-            Block::new("tasks", "Runs now", Body::Table(table)).width("two"),
+            Block::new("facts", "Facts", Content::Fields(fields)).width("third"),
+            Block::new("tasks", "Runs now", Content::Table(table)).width("two"),
         ],
         commands: vec![
             format!("raddle task tree {tid}"),
@@ -171,7 +171,7 @@ pub(super) async fn show(cx: &Context, arg: &str) -> Result<Page> {
             cx.curl(&format!("/workers/{tid}")),
         ],
         is_live: true,
-        ..Page::default()
+        ..Screen::default()
     })
 }
 

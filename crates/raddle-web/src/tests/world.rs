@@ -26,7 +26,7 @@ pub(super) const OWNER: &str = "raddle_the-owner's-token-of-this-test";
 pub(super) struct World {
     pub(super) broker: Arc<dyn Broker>,
     pub(super) place: Place,
-    pub(super) directory: TempDir,
+    _directory: TempDir,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<()>,
 }
@@ -84,7 +84,7 @@ impl World {
         Self {
             broker,
             place,
-            directory,
+            _directory: directory,
             stop: Some(stop),
             serving,
         }

@@ -227,7 +227,7 @@ impl Browser {
         self.post("/window", &json!({ "handle": handle }));
     }
 
-    /// What the console says since the last call: violations of the content security policy, and
+    /// The lines of the console since the last call: violations of the content security policy, and
     /// errors of scripts.
     pub(crate) fn console(&self) -> Vec<String> {
         let entries = self.post("/se/log", &json!({ "type": "browser" }));

@@ -198,7 +198,7 @@ fn forms_act_on_what_they_name_and_lead_back() {
     );
     let task = |tid| site.runtime.block_on(site.broker.task(tid)).unwrap();
     assert!(!task(a).unwrap().dead && !task(b).unwrap().dead && task(other).unwrap().dead);
-    // What was done is said once.
+    // The message is shown once.
     let cookie = reply
         .header("set-cookie")
         .unwrap()

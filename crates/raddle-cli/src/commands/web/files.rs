@@ -44,11 +44,7 @@ pub(super) fn log(context: &Context) -> Outcome<PathBuf> {
 pub(super) fn owner_token(directory: &Path) -> Outcome<String> {
     let path = directory.join(TOKEN);
     let shown = path.display();
-    let made = DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory);
-    made.or_usage_at(format_args!("cannot create {}", directory.display()))?;
+    create_directory(directory)?;
     let mut options = OpenOptions::new();
     match options.write(true).create_new(true).mode(MODE).open(&path) {
         Ok(mut file) => {
@@ -76,6 +72,16 @@ pub(super) fn owner_token(directory: &Path) -> Outcome<String> {
             Ok(token.to_owned())
         }
         Err(error) => Err(Failure::Usage(format!("cannot create {shown}: {error}"))),
+    }
+}
+
+/// Creates the directory, out of sight of version control: it holds a secret.
+fn create_directory(directory: &Path) -> Outcome<()> {
+    let cannot = format!("cannot create {}", directory.display());
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => fs::write(directory.join(".gitignore"), "*\n").or_usage_at(cannot),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(Failure::Usage(format!("{cannot}: {error}"))),
     }
 }
 

@@ -25,6 +25,8 @@ pub(in crate::commands) async fn serve(context: &Context, args: &WebServeArgs) -
         let (line, pid) = detach::start_background(context, "web server").await?;
         return context.show(&json!({ "url": line, "pid": pid }), || format!("{line}\n"));
     }
+    // First: it creates the directory of the project, if there is none.
+    let broker = context.open_for_service().await?;
     let directory = files::directory(context)?;
     let token = files::owner_token(&directory)?;
     let options = Options {
@@ -64,7 +66,6 @@ pub(in crate::commands) async fn serve(context: &Context, args: &WebServeArgs) -
             (server, options, url, None)
         }
     };
-    let broker = context.open_for_service().await?;
     let _address = AddressFile::write(&directory, &url)?;
     let app = App::new(broker, options);
     if detach::is_background() {
