@@ -42,6 +42,17 @@ pub(crate) fn libtest(output: &str) -> Count {
         .sum()
 }
 
+/// Reads `12 passed, 1 failed, 2 errors in 3.21s`, the last line of pytest.
+pub(crate) fn pytest(output: &str) -> Count {
+    let summary = output.lines().rev().map(strip_colours).find_map(|line| {
+        let line = line.trim_matches(['=', ' ']).to_owned();
+        let (items, time) = line.rsplit_once(" in ")?;
+        let is_summary = time.starts_with(|first: char| first.is_ascii_digit());
+        is_summary.then(|| items.to_owned())
+    });
+    parse_counts(&summary.unwrap_or_default(), ',')
+}
+
 fn parse_counts(items: &str, separator: char) -> Count {
     let mut count = Count::default();
     for item in strip_parentheses(items).split(separator) {
@@ -53,7 +64,7 @@ fn parse_counts(items: &str, separator: char) -> Count {
         };
         match result.trim() {
             "passed" => count.passed += number,
-            "failed" | "exec failed" | "timed out" => count.failed += number,
+            "failed" | "exec failed" | "timed out" | "error" | "errors" => count.failed += number,
             _ => {}
         }
     }

@@ -2,7 +2,7 @@
 //! `--check` runs it with other C libraries.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
 
@@ -24,8 +24,8 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// Builds the binary, prints its path, and checks it with `--check`.
-pub(crate) fn run(options: &Options) -> ExitCode {
+/// Builds the binary.
+pub(crate) fn build() -> Result<PathBuf, ExitCode> {
     // `--target` keeps the flags from build scripts and procedural macros, which the compiler loads
     // dynamically.
     let build_args = [
@@ -40,7 +40,12 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         "--features",
         FEATURES,
     ];
-    let program = match build_program(&build_args, "raddle", "dist") {
+    build_program(&build_args, "raddle", "dist")
+}
+
+/// Builds the binary, prints its path, and checks it with `--check`.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    let program = match build() {
         Ok(program) => program,
         Err(code) => return code,
     };

@@ -9,9 +9,11 @@ mod image;
 mod install;
 mod lint_words;
 mod publish;
+mod python;
 mod record;
 mod step;
 mod test;
+mod wheel;
 
 use std::{
     env,
@@ -38,6 +40,8 @@ enum Subcommand {
     Image(image::Options),
     /// Build the release binary: link-time optimised, static-PIE
     Dist(dist::Options),
+    /// Build the wheel of the Python package, with the binary in it
+    Wheel(wheel::Options),
     /// Check names and texts against the rules of docs/glossary.md
     LintWords,
     /// Build the book with mdBook, into target/book
@@ -91,6 +95,7 @@ fn main() -> ExitCode {
         }
         Subcommand::Image(options) => image::run(&options),
         Subcommand::Dist(options) => dist::run(&options),
+        Subcommand::Wheel(options) => wheel::run(&options),
         Subcommand::LintWords => lint_words::run(),
         Subcommand::Docs(options) => docs::build(&options),
         Subcommand::Reference => docs::reference(),

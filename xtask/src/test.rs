@@ -8,7 +8,7 @@ use std::{
 use crate::{
     DEV, build_program,
     count::{self, Count},
-    crates, install, lint_words, step,
+    crates, install, lint_words, python, step,
 };
 
 /// Features of the workspace that are off by default and are tested.
@@ -120,22 +120,42 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     } else {
         chaos(&mut run)
     };
-    run.close(test_count + doctest_count + chaos_count)
+    let python_count = if options.filter.is_some() {
+        Count::default()
+    } else {
+        python_tests(&mut run)
+    };
+    run.close(test_count + doctest_count + chaos_count + python_count)
+}
+
+/// The arguments of the test build, so that nothing is rebuilt.
+const TEST_BUILD: [&str; 6] = [
+    "--workspace",
+    "--bins",
+    "--tests",
+    "--examples",
+    "--features",
+    FEATURES,
+];
+
+/// The tests of the Python package, with the binary of this build.
+fn python_tests(run: &mut Run) -> Count {
+    let command = build_program(&TEST_BUILD, "raddle", DEV)
+        .ok()
+        .and_then(|program| python::test_command(&program));
+    match command {
+        Some(command) => count::pytest(&run.step("python", command)),
+        None => {
+            run.check("python", python::may_skip());
+            Count::default()
+        }
+    }
 }
 
 /// Two short campaigns on each engine: one with a fixed plan, so that a failure is due to a change,
 /// and one with a random plan.
 fn chaos(run: &mut Run) -> Count {
-    // With the arguments of the test build, so that nothing is rebuilt.
-    let test_build_args = [
-        "--workspace",
-        "--bins",
-        "--tests",
-        "--examples",
-        "--features",
-        FEATURES,
-    ];
-    let Ok(program) = build_program(&test_build_args, "raddle-chaos", DEV) else {
+    let Ok(program) = build_program(&TEST_BUILD, "raddle-chaos", DEV) else {
         run.check("chaos", false);
         return Count {
             passed: 0,

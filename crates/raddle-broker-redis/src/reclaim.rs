@@ -27,6 +27,8 @@ pub(super) enum WorkerLossCause {
     Gone,
     /// It leaves normally, or with the reason of its failure.
     Left(Option<String>),
+    /// Its process was that of an earlier attempt of the same task, and is gone.
+    Restarted,
 }
 
 /// Reclaims the tasks of every worker whose lease has expired.
@@ -88,21 +90,24 @@ pub(super) async fn take_tasks_from(
             );
             continue;
         }
-        let Some(task) = snapshots(link, &[worker]).await?.remove(&worker) else {
+        let task = snapshots(link, &[worker]).await?.remove(&worker);
+        // Ephemeral workers have no task, and that of a spawned manager belongs to its worker.
+        let Some(task) = task.filter(Snapshot::is_service) else {
             let margin = match why {
                 WorkerLossCause::Gone => arg(TAKEOVER_MARGIN.as_millis()),
                 WorkerLossCause::Left(_) => Vec::new(),
+                WorkerLossCause::Restarted => return Ok(reclaimed),
             };
             let () = link
                 .change(
-                    &script::REMOVE_EPHEMERAL,
+                    &script::REMOVE_WORKER,
                     vec![arg(worker), margin],
                     Certainty::Done,
                 )
                 .await?;
             return Ok(reclaimed);
         };
-        if task.done.is_some() || !task.is_service() {
+        if task.done.is_some() {
             return Ok(reclaimed);
         }
         let mut draft = Draft::new(&task);
@@ -112,6 +117,7 @@ pub(super) async fn take_tasks_from(
                 worker_loss::worker_lost(worker)
             }
             WorkerLossCause::Left(failure) => worker_loss::worker_left(failure.clone()),
+            WorkerLossCause::Restarted => return Ok(reclaimed),
         };
         draft.finish(
             worker_loss::state_of_worker(&exit),
@@ -137,8 +143,10 @@ fn decide(
             let (kind, reason) = worker_loss::given_back_by(worker);
             draft.give_back(kind, reason)
         }
-        WorkerLossCause::Gone => {
-            draft.lost_owner = Some(worker);
+        WorkerLossCause::Gone | WorkerLossCause::Restarted => {
+            if matches!(why, WorkerLossCause::Gone) {
+                draft.lost_owner = Some(worker);
+            }
             let has_begun = task.record.location == TaskLocation::Running;
             match worker_loss::taken_from(worker, has_begun, task.record.counters.attempt) {
                 LostTaskOutcome::Ended(exit) => draft.end_attempt(task.report(exit)),

@@ -14,39 +14,52 @@ use super::{
     reclaim::{TAKEOVER_MARGIN, WorkerLossCause, claimed_by, reclaim, take_tasks_from},
     record::unreadable,
     script,
-    submit::{ephemeral_worker_args, worker_args},
+    submit::{attempt_worker_args, ephemeral_worker_args, worker_args},
     value::{Time, at_nanos, micros},
 };
-use raddle_broker::{Error, Registry, Result};
+use raddle_broker::{Error, Registry, Result, WorkerTask};
 
 /// How long a worker's hash for operators outlives its last heartbeat.
 const SHOWN_SECONDS: u64 = 15;
 
 #[async_trait]
 impl Registry for Redis {
-    async fn register_worker(&self, info: WorkerInfo, ttl: Duration, own: bool) -> Result<Tid> {
-        if own {
-            let tid: String = self
-                .link()
-                .change(
-                    &script::REGISTER_EPHEMERAL,
-                    ephemeral_worker_args(&info, ttl).into(),
-                    Certainty::Done,
-                )
-                .await?;
-            return tid.parse().map_err(|_| Error::Closed);
+    async fn register_worker(
+        &self,
+        info: WorkerInfo,
+        ttl: Duration,
+        task: WorkerTask,
+    ) -> Result<Tid> {
+        let (script, args) = match task {
+            WorkerTask::New => {
+                // Reclaim now: where only short-lived workers run, no worker stays to do it.
+                reclaim(self.link()).await?;
+                (&script::REGISTER, worker_args(&info, ttl).to_vec())
+            }
+            WorkerTask::Ephemeral => (
+                &script::REGISTER_EPHEMERAL,
+                ephemeral_worker_args(&info, ttl).to_vec(),
+            ),
+            WorkerTask::Attempt(attempt_id) => (
+                &script::REGISTER_ATTEMPT,
+                attempt_worker_args(attempt_id, &info, ttl),
+            ),
+        };
+        let reply: String = self.link().change(script, args, Certainty::Done).await?;
+        let worker = match (reply.as_str(), task) {
+            ("stale", WorkerTask::Attempt(attempt_id)) => {
+                return Err(Error::Superseded(attempt_id));
+            }
+            (tid, _) => tid.parse().map_err(|_| Error::Closed)?,
+        };
+        match task {
+            WorkerTask::New => {}
+            WorkerTask::Ephemeral => return Ok(worker),
+            // Its worker ended the processes of the earlier attempt before this one began.
+            WorkerTask::Attempt(_) => {
+                take_tasks_from(self.link(), worker, &WorkerLossCause::Restarted).await?;
+            }
         }
-        // Reclaim now: where only short-lived workers run, no worker stays to do it.
-        reclaim(self.link()).await?;
-        let tid: String = self
-            .link()
-            .change(
-                &script::REGISTER,
-                worker_args(&info, ttl).into(),
-                Certainty::Done,
-            )
-            .await?;
-        let worker = tid.parse().map_err(|_| Error::Closed)?;
         self.store_worker_hash(worker, &info).await;
         Ok(worker)
     }

@@ -41,8 +41,9 @@ scripts! {
     READ = "read.lua";
     REFUSE_STALE = "refuse_stale.lua";
     REGISTER = "register.lua";
+    REGISTER_ATTEMPT = "register_attempt.lua";
     REGISTER_EPHEMERAL = "register_ephemeral.lua";
-    REMOVE_EPHEMERAL = "remove_ephemeral.lua";
+    REMOVE_WORKER = "remove_worker.lua";
     RENEW_LEASE = "renew_lease.lua";
     START_RUN = "start_run.lua";
     SUBMIT = "submit.lua" doubles "has stored a task";

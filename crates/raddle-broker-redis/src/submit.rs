@@ -235,6 +235,25 @@ pub(super) fn ephemeral_worker_args(worker: &WorkerInfo, lease: Duration) -> [Ve
     [info_arg(worker), arg(millis(lease))]
 }
 
+/// The arguments that register the process of an attempt as a worker.
+pub(super) fn attempt_worker_args(
+    AttemptId {
+        tid,
+        attempt,
+        owner,
+    }: AttemptId,
+    worker: &WorkerInfo,
+    lease: Duration,
+) -> Vec<Vec<u8>> {
+    vec![
+        arg(tid),
+        arg(attempt),
+        arg(owner),
+        info_arg(worker),
+        arg(millis(lease)),
+    ]
+}
+
 fn info_arg(worker: &WorkerInfo) -> Vec<u8> {
     serde_json::to_vec(worker).expect("worker info has only string keys")
 }

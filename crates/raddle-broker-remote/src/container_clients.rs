@@ -18,7 +18,7 @@ use raddle_model::{
 };
 
 use super::protocol::RenewalRequest;
-use raddle_broker::{AttemptId, Broker, Call, Error, Reply, Result, TaskFilter};
+use raddle_broker::{AttemptId, Broker, Call, Error, Reply, Result, TaskFilter, WorkerTask};
 
 /// The restrictions of a socket for container workers: one-shot workers of these queues, with no
 /// more than these capabilities. They apply to every peer, even to the serving user, which may be
@@ -164,7 +164,7 @@ impl ContainerClient {
             Call::RegisterWorker {
                 info,
                 ttl,
-                ephemeral: false,
+                task: WorkerTask::New,
             } => {
                 check_lease(*ttl)?;
                 self.container_clients.register(info)?;

@@ -148,14 +148,16 @@ pub(super) fn apply_pending(
     Ok(None)
 }
 
-/// Takes the control messages for `owner` and for its tasks. A command that ends a task is recorded
+/// Takes the control messages for `owner` and for its tasks, but for those that are registered as
+/// workers: they receive their own. A command that ends a task is recorded
 /// with the task, so that it outlives the worker. A message that is not a control message becomes
 /// an event of its task.
 pub(super) fn recv_commands(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<ControlDelivery>, TxError> {
     let held: Vec<(Tid, Option<ControlCommand>, u32)> = tx
         .db()
         .prepare_cached(
-            "SELECT tid, pending_command, attempt FROM active WHERE owner = ?1 ORDER BY tid",
+            "SELECT tid, pending_command, attempt FROM active
+             WHERE tid = ?1 OR owner = ?1 AND tid NOT IN (SELECT tid FROM workers) ORDER BY tid",
         )?
         .query_map(params![owner.as_i64()], |row| {
             Ok((tid_at(row, 0)?, command_at(row, 1)?, row.get(2)?))

@@ -87,10 +87,10 @@ fn tasks_of(tx: &Tx<'_>, worker: Tid) -> rusqlite::Result<Vec<ActiveTask>> {
         .collect()
 }
 
-/// Removes a worker from the registry and ends its own task.
+/// Removes a worker from the registry and ends its own task, unless another worker runs that.
 pub(super) fn end_service(tx: &mut Tx<'_>, worker: Tid, exit: ExitStatus) -> Result<(), TxError> {
     tx.remove_worker(worker)?;
-    let Some(active) = find_active(tx.db(), worker)? else {
+    let Some(active) = find_active(tx.db(), worker)?.filter(|active| active.owner == worker) else {
         return Ok(());
     };
     let state = worker_loss::state_of_worker(&exit);

@@ -12,14 +12,15 @@ use rusqlite::{Connection, params};
 
 use super::{
     Sqlite, clock,
+    complete::refuse,
     counts::SERVICES,
     lease::{LeaseTable, WorkerRow, end_of},
-    reclaim::{end_service, give_back_all, reclaim},
+    reclaim::{end_service, give_back_all, reclaim, take_from},
     submit::{PreparedTask, TaskRow, insert},
-    tx::{Tx, TxError, tid_at},
+    tx::{Tx, TxError, find_attempt, tid_at},
     writer::Durability,
 };
-use raddle_broker::{Error, Registry, Result};
+use raddle_broker::{AttemptId, Error, Registry, Result, WorkerTask};
 
 /// The retention of a worker's own task record: one day.
 const RECORD_KEPT_NANOS: i64 = 86_400_000_000_000;
@@ -30,17 +31,20 @@ impl Registry for Sqlite {
         &self,
         info: WorkerInfo,
         ttl: Duration,
-        ephemeral: bool,
+        task: WorkerTask,
     ) -> Result<Tid> {
-        self.write(Durability::Process, move |tx| {
-            if !ephemeral {
-                return register(tx, &info, ttl);
-            }
-            let tid = tx.next_id();
-            enter(tx, tid, &info, ttl, true)?;
-            Ok(tid)
-        })
-        .await
+        let registered = self
+            .write(Durability::Process, move |tx| match task {
+                WorkerTask::New => register(tx, &info, ttl).map(Ok),
+                WorkerTask::Ephemeral => {
+                    let tid = tx.next_id();
+                    enter(tx, tid, &info, ttl, true)?;
+                    Ok(Ok(tid))
+                }
+                WorkerTask::Attempt(attempt_id) => register_attempt(tx, attempt_id, &info, ttl),
+            })
+            .await?;
+        registered.map_err(Error::Superseded)
     }
 
     async fn deregister(&self, worker: Tid, failure: Option<String>) -> Result<()> {
@@ -133,6 +137,29 @@ pub(super) fn register(tx: &mut Tx<'_>, info: &WorkerInfo, ttl: Duration) -> Res
         .execute(params![tid.as_i64(), TaskState::Running as u8, tx.now, info.pid, RECORD_KEPT_NANOS, SERVICES])?;
     tx.event(tid, TaskEventKind::Running, 1, Some(tid), None);
     Ok(tid)
+}
+
+/// Registers the process of a running attempt as a worker, under the id of its task. An attempt that
+/// is not the current one is refused.
+fn register_attempt(
+    tx: &mut Tx<'_>,
+    attempt_id: AttemptId,
+    info: &WorkerInfo,
+    ttl: Duration,
+) -> Result<Result<Tid, AttemptId>, TxError> {
+    let AttemptId { tid, owner, .. } = attempt_id;
+    if owner == tid || find_attempt(tx.db(), attempt_id)?.is_none() {
+        refuse(tx, attempt_id)?;
+        return Ok(Err(attempt_id));
+    }
+    // Its worker ended the processes of the earlier attempt before this one began.
+    take_from(tx, tid)?;
+    tx.db()
+        .prepare_cached("DELETE FROM workers WHERE tid = ?1")?
+        .execute([tid.as_i64()])?;
+    tx.leases.remove(tid);
+    enter(tx, tid, info, ttl, false)?;
+    Ok(Ok(tid))
 }
 
 /// Gives a worker a lease and adds it to the registry. If the transaction is rolled back, the lease

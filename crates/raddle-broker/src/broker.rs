@@ -22,7 +22,7 @@ use crate::{
     Completion, CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error,
     LeaseStatus, LeasedTask, Message, MessageTransaction, NewTask, OutputStream, PeekRequest,
     Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted, TaskCursor,
-    TaskFilter, TaskUpdate, WaitingRequest,
+    TaskFilter, TaskUpdate, WaitingRequest, WorkerTask,
     declare::declare,
     schedules::{DueItems, ScheduleChange, ScheduleChangeOutcome, ScheduleView},
     summary::{Summary, SummaryDetail},
@@ -137,9 +137,10 @@ trait Tasks {
 
 /// The registry of workers.
 trait Registry {
-    /// Registers a worker under a new id, with a lease of `ttl`. The worker is a task too, unless
-    /// it is `ephemeral`: see [`Queries::register_ephemeral`].
-    async fn register_worker(&self, info: WorkerInfo, ttl: Duration, ephemeral: bool) -> Result<Tid> as RegisterWorker;
+    /// Registers a worker with a lease of `ttl`, and returns its id. With
+    /// [`WorkerTask::Attempt`], fails with [`Error::Superseded`] unless the attempt is the task's
+    /// current one, and first reclaims the tasks that a worker of an earlier attempt has left.
+    async fn register_worker(&self, info: WorkerInfo, ttl: Duration, task: WorkerTask) -> Result<Tid> as RegisterWorker;
 
     /// Removes a worker and returns its tasks to their queues. `failure` is the reason if the
     /// worker failed.
@@ -261,17 +262,15 @@ pub trait LeaseRenewer: Send {
 pub trait Queries: Tasks + Registry + Log + Schedules {
     /// Registers a worker with a lease of `ttl`. The worker is a task too; this returns its id.
     async fn register(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
-        self.register_worker(info, ttl, false).await
+        self.register_worker(info, ttl, WorkerTask::New).await
     }
 
-    /// Registers a worker that has no task record and leaves the registry when the first task that
-    /// it claims ends. For processes that register many such workers and renew a lease of their
-    /// own; does not reclaim from lost workers.
+    /// Registers a worker without a task: see [`WorkerTask::Ephemeral`].
     ///
     /// Workers that take calls are registered in this way too: they claim nothing and leave by
     /// [`Registry::deregister`].
     async fn register_ephemeral(&self, info: WorkerInfo, ttl: Duration) -> Result<Tid> {
-        self.register_worker(info, ttl, true).await
+        self.register_worker(info, ttl, WorkerTask::Ephemeral).await
     }
 
     /// Records that the targets of these attempts have started.

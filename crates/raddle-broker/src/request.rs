@@ -123,6 +123,20 @@ pub struct AttemptId {
     pub owner: Tid,
 }
 
+/// The task that a worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkerTask {
+    /// A new task, which ends when the worker leaves the registry.
+    New,
+    /// None. The worker leaves the registry when the first task that it claims ends. For processes
+    /// that register many such workers and renew a lease of their own; does not reclaim from lost
+    /// workers.
+    Ephemeral,
+    /// The task of this attempt: the worker is the process that another worker started for it. Its
+    /// id is the task's id, and commands to the task reach it.
+    Attempt(AttemptId),
+}
+
 /// An attempt whose target has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptStarted {

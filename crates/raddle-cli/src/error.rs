@@ -6,6 +6,8 @@ pub(crate) use raddle_view::exit_code::{
     INTERRUPTED, KILLED, RADDLE, TASK_FAILED, TIMED_OUT, USAGE,
 };
 
+use raddle_client::text::split_hint;
+
 use crate::output;
 
 /// The result of a command: its exit code, or an error.
@@ -117,11 +119,5 @@ impl From<raddle_view::Error> for Failure {
             raddle_view::Error::WorkerSilent(_) => Self::TimedOut(error.to_string()),
             error => Self::Usage(error.to_string()),
         }
-    }
-}
-
-impl From<raddle_model::query::QueryError> for Failure {
-    fn from(error: raddle_model::query::QueryError) -> Self {
-        Self::Usage(error.to_string())
     }
 }

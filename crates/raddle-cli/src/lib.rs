@@ -18,6 +18,7 @@ mod output;
 mod panic;
 mod progress;
 mod project;
+mod python;
 mod result;
 mod select;
 mod spec;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, sync::Arc, time::Duration};
 
-use raddle_broker::Broker;
+use raddle_broker::{Broker, WorkerTask};
 use raddle_broker_connect::{BrokerUrl, connect};
 use raddle_model::{
     CapSet, Tid, WorkerEntry,
@@ -242,7 +242,8 @@ impl Manager {
             declare_all(&*broker, &options, None)
         })
         .await?;
-        let registration = Registration::register(&broker, options.info(), options.lease).await?;
+        let registration =
+            Registration::register(&broker, options.info(), options.lease, WorkerTask::New).await?;
         let confirm = || declare_registered(&*broker, &options, registration.tid);
         if let Err(error) = wait_for_space(ManagerError::is_out_of_space, confirm).await {
             deregister(&broker, registration.tid, Some(error.to_string())).await;
@@ -306,6 +307,7 @@ impl Manager {
                         &broker,
                         &options.info(),
                         options.lease,
+                        WorkerTask::New,
                         Duration::MAX,
                         &shutdown,
                     )

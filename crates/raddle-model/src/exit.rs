@@ -55,6 +55,10 @@ pub enum ExitStatus {
         /// Whether another attempt would fail as well, so that the task is not retried.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         permanent: bool,
+        /// It is no failure: the routine asked to run again, at the earliest after this time in
+        /// milliseconds.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        retry_after_ms: Option<u64>,
     },
     /// A routine panicked.
     Panicked {

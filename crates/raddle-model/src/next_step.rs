@@ -104,6 +104,13 @@ pub fn decide_next(
         }
         ExitStatus::Timeout => retry_or_exhaust(spec, tid, counters, TaskState::Timeout),
         ExitStatus::Error {
+            retry_after_ms: Some(pause),
+            ..
+        } => NextStep::Retry {
+            pause: Duration::from_millis(*pause),
+            counters,
+        },
+        ExitStatus::Error {
             permanent: true, ..
         }
         | ExitStatus::Rejected { .. } => apply_on_error(

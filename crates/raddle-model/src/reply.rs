@@ -314,7 +314,14 @@ impl ReportedError {
                 },
                 None,
             ),
-            None => (ExitStatus::Error { message, permanent }, value),
+            None => (
+                ExitStatus::Error {
+                    message,
+                    permanent,
+                    retry_after_ms: None,
+                },
+                value,
+            ),
         }
     }
 }

@@ -1,6 +1,9 @@
 //! Calls of routines, as futures and streams.
 
+mod raw;
+
 use std::{
+    borrow::Cow,
     fmt,
     future::Future,
     marker::PhantomData,
@@ -18,6 +21,7 @@ use raddle_wire::{
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
+pub use self::raw::{RawCall, RawFailure, RawReply};
 use crate::{
     CallError, CallTarget, Never,
     connection::{CallEvent, CallRequest, ReplyStream},
@@ -51,7 +55,7 @@ enum CallState {
 type AcceptedCall = (ReplyStream, Option<Instant>);
 
 struct PreparedCall {
-    routine: &'static str,
+    routine: Cow<'static, str>,
     arguments: EncodedArgs,
     scope: Scope,
     timeout: Option<Duration>,
@@ -59,12 +63,12 @@ struct PreparedCall {
 }
 
 impl CallState {
-    fn new(routine: &'static str, arguments: EncodedArgs) -> Self {
+    fn new(routine: impl Into<Cow<'static, str>>, arguments: EncodedArgs) -> Self {
         // The scope is that of the place where the call is written, not where it is awaited: the
         // future may move to another task.
         let scope = Scope::current();
         Self::Prepared(Box::new(PreparedCall {
-            routine,
+            routine: routine.into(),
             arguments,
             scope,
             timeout: None,
@@ -179,7 +183,7 @@ impl PreparedCall {
         };
         let call = v1::Call {
             protocol: PROTOCOL,
-            routine: routine.to_owned(),
+            routine: routine.into_owned(),
             arguments: arguments.into(),
             // In the protocol, 0 means no timeout.
             timeout_ms: timeout.map_or(0, |timeout| (timeout.as_millis() as u64).max(1)),
@@ -236,7 +240,7 @@ macro_rules! prepared {
         impl<$($of),+> fmt::Debug for $call<$($of),+> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let routine = match &self.state {
-                    CallState::Prepared(prepared) => Some(prepared.routine),
+                    CallState::Prepared(prepared) => Some(prepared.routine.as_ref()),
                     _ => None,
                 };
                 f.debug_struct(stringify!($call)).field("routine", &routine).finish_non_exhaustive()

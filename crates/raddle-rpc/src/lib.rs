@@ -21,7 +21,7 @@ pub mod serve;
 mod stream;
 pub mod worker;
 
-pub use call::{Call, CallStream};
+pub use call::{Call, CallStream, RawCall, RawFailure, RawReply};
 pub use error::{CallError, ErrorClass, Never, NoWorkersAvailable, RpcError};
 pub use pool::{PoolBuilder, PoolError, WorkerPool, standalone};
 pub use proxy::{ProxyBuilder, WorkerProxy};

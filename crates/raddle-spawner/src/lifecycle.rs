@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, Result};
+use raddle_broker::{Broker, Result, WorkerTask};
 use raddle_broker_remote as remote;
 use raddle_broker_remote::{ContainerClients, ServedBroker};
 use raddle_model::{
@@ -32,6 +32,8 @@ pub struct Options {
     pub kind: String,
     /// The task that started it.
     pub parent: Option<Tid>,
+    /// The task that it is.
+    pub task: WorkerTask,
     /// Its settings.
     pub config: Config,
     /// Options of its workers.
@@ -101,6 +103,7 @@ impl Options {
             name,
             kind,
             parent: None,
+            task: WorkerTask::New,
             config,
             worker,
             socket: None,
@@ -138,7 +141,8 @@ impl Spawner {
             }
             None => None,
         };
-        let registration = Registration::register(&broker, options.info(), options.lease).await?;
+        let registration =
+            Registration::register(&broker, options.info(), options.lease, options.task).await?;
         let snapshot_tx = watch::Sender::new(SpawnerSnapshot::default());
         Ok(Self {
             broker,
@@ -195,6 +199,7 @@ impl Spawner {
                         &broker,
                         &info,
                         options.lease,
+                        options.task,
                         Duration::MAX,
                         &shutdown,
                     )

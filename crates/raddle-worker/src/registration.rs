@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use raddle_broker::{Broker, ControlDelivery, Error, LeaseStatus, Result};
+use raddle_broker::{Broker, ControlDelivery, Error, LeaseStatus, Result, WorkerTask};
 use raddle_model::{
     Tid, WorkerEntry,
     worker::{Heartbeat, WorkerInfo, WorkerStatus},
@@ -117,12 +117,14 @@ impl Registration {
         broker: &Arc<dyn Broker>,
         info: WorkerInfo,
         lease: Duration,
+        task: WorkerTask,
     ) -> Result<Self> {
         let register = || {
             let (broker, info) = (Arc::clone(broker), info.clone());
             async move {
                 let lease = WorkerLease::prepare(lease)?;
-                Ok((broker.register(info, lease.length).await?, lease))
+                let tid = broker.register_worker(info, lease.length, task).await?;
+                Ok((tid, lease))
             }
         };
         let (tid, lease) = wait_for_space(Error::is_out_of_space, register).await?;
@@ -161,19 +163,21 @@ impl Registration {
         })
     }
 
-    /// Registers under a new id after the lease was lost, unless a stop is requested first. The
-    /// cause may last: a missing agent is waited for as long as `patience`.
+    /// Registers again after the lease was lost, unless a stop is requested first. The id is new
+    /// with [`WorkerTask::New`]. The cause may last: a missing agent is waited for as long as
+    /// `patience`.
     pub async fn register_again(
         broker: &Arc<dyn Broker>,
         info: &WorkerInfo,
         lease: Duration,
+        task: WorkerTask,
         patience: Duration,
         shutdown: &Shutdown,
     ) -> Result<Option<Self>> {
         let since = Instant::now();
         loop {
             let result = tokio::select! {
-                result = Self::register(broker, info.clone(), lease) => result,
+                result = Self::register(broker, info.clone(), lease, task) => result,
                 () = shutdown.requested(1) => return Ok(None),
             };
             match result {

@@ -6,6 +6,7 @@ use std::{
     ops::Range,
     path::PathBuf,
     process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,6 +22,10 @@ use crate::{
 
 /// For how long sizes of the append-only file are remembered.
 const HISTORY: Duration = Duration::from_secs(2);
+/// How often its size is read.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a replica may take to catch up before it stops replicating.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Redis {
     // Dropped in this order: the proxy before the server behind it.
@@ -137,10 +142,19 @@ impl Redis {
             self.forgotten.push(since..side_file::wall());
             self.promote_replica()?;
         }
+        let since = side_file::wall();
+        // The server writes the file before it replies, so this size has all commands that it had
+        // executed at `since`.
         if self.replica.is_some()
+            && self
+                .aof_sizes
+                .back()
+                .is_none_or(|(at, ..)| now - *at >= SAMPLE_INTERVAL)
+            && self.restart_at.is_none()
+            && server::send_command(self.server.address(), "PING\r\n").is_ok()
             && let Some(size) = self.server.aof_size()
         {
-            self.aof_sizes.push_back((now, side_file::wall(), size));
+            self.aof_sizes.push_back((now, since, size));
             while self
                 .aof_sizes
                 .front()
@@ -209,7 +223,12 @@ impl ServerFaults for Redis {
             return false;
         }
         let since = side_file::wall();
-        if server::send_command(replica.address(), "REPLICAOF NO ONE\r\n").is_err() {
+        // The replica must have what was written before `since`: a loaded machine delays it.
+        let has_caught_up = server::replication_offset(self.server.address())
+            .is_some_and(|written| wait_for_offset(replica, written));
+        if !has_caught_up
+            || server::send_command(replica.address(), "REPLICAOF NO ONE\r\n").is_err()
+        {
             return false;
         }
         self.promotion = Some((Instant::now() + lag, since));
@@ -220,4 +239,16 @@ impl ServerFaults for Redis {
         self.proxy.set(Some(fault));
         self.network_restored_at = Some(Instant::now() + time);
     }
+}
+
+/// Waits until a replica has applied the replication stream up to an offset.
+fn wait_for_offset(replica: &Server, offset: u64) -> bool {
+    let deadline = Instant::now() + CATCH_UP_TIMEOUT;
+    while server::replication_offset(replica.address()).is_none_or(|applied| applied < offset) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    true
 }

@@ -165,11 +165,21 @@ pub(crate) fn send_command(address: SocketAddr, command: &str) -> io::Result<Str
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
     stream.write_all(command.as_bytes())?;
-    let mut answer = [0; 512];
+    let mut answer = [0; 2048];
     match stream.read(&mut answer)? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         count => Ok(String::from_utf8_lossy(&answer[..count]).into_owned()),
     }
+}
+
+/// The offset of the replication stream that a server has written, or a replica applied.
+pub(crate) fn replication_offset(address: SocketAddr) -> Option<u64> {
+    let info = send_command(address, "INFO replication\r\n").ok()?;
+    let offset = |name| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse().ok()
+    };
+    offset("slave_repl_offset:").or_else(|| offset("master_repl_offset:"))
 }
 
 fn free_port() -> io::Result<SocketAddr> {

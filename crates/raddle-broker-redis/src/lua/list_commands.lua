@@ -1,4 +1,5 @@
--- Returns the control messages for a worker and for its tasks. ARGV: the worker.
+-- Returns the control messages for a worker and for its tasks, but for those that are registered as
+-- workers: they receive their own. ARGV: the worker.
 write_without_memory()
 local owner = ARGV[FIRST]
 if call('ZCARD', COMMANDS) == 0 then return answer({}) end
@@ -8,8 +9,10 @@ owned[#owned + 1] = owner .. ':' .. owner
 for i = 1, #owned do
   local tid = string.sub(owned[i], #owner + 2)
   local commands = call('ZRANGEBYLEX', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
-  for j = 1, #commands do
-    reply[#reply + 1] = commands[j]
+  if #commands > 0 and (tid == owner or call('HEXISTS', WORKERS, tid) == 0) then
+    for j = 1, #commands do
+      reply[#reply + 1] = commands[j]
+    end
   end
 end
 return answer(reply)

@@ -24,6 +24,7 @@ pub mod registry;
 pub mod release;
 pub mod resubmit;
 pub mod schedules;
+pub mod spawned_worker;
 pub mod submit;
 pub mod submit_and_claim;
 pub mod tasks;
@@ -272,6 +273,13 @@ macro_rules! conformance {
                 stores_what_a_worker_announces_to_callers
                 a_worker_that_takes_calls_is_gone_with_its_lease
                 a_worker_that_takes_calls_takes_no_tasks
+            }
+            spawned_worker {
+                a_spawned_worker_has_the_id_of_its_task
+                a_spawned_worker_receives_its_commands
+                a_spawned_worker_is_lost_without_the_end_of_its_task
+                a_restarted_worker_does_not_hold_what_it_held
+                a_stale_attempt_cannot_become_a_worker
             }
             control {
                 stop_cancels_a_waiting_task

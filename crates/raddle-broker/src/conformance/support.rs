@@ -138,7 +138,7 @@ pub(super) async fn pass_lease() {
 
 /// Renews a lease for `ttl` from now, on a plain thread as workers do, with as many tries as it
 /// takes.
-fn renew(broker: &Handle, worker: Tid, ttl: Duration) -> Result<LeaseStatus> {
+pub(super) fn renew(broker: &Handle, worker: Tid, ttl: Duration) -> Result<LeaseStatus> {
     let mut renewer = broker.lease_renewer(worker, ttl);
     let heartbeat = move || {
         loop {

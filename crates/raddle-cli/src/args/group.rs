@@ -27,6 +27,9 @@ pub(crate) struct UpArgs {
     /// The file [default: raddle.toml in this or a parent directory]
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
+    /// The groups of this Python app, as MODULE:APP or MODULE:MANAGER, instead of a file
+    #[arg(long, value_name = "APP", conflicts_with = "file")]
+    pub(crate) python: Option<String>,
     /// A directory of handlers for the processes
     #[arg(long, value_name = "DIR", value_parser = absolute(), value_hint = clap::ValueHint::DirPath)]
     pub(crate) handlers: Option<PathBuf>,

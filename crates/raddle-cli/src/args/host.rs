@@ -41,6 +41,14 @@ pub(crate) struct HostArgs {
     /// How long a host may take to shut down [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub(crate) host_shutdown_timeout: Option<HumanDuration>,
+    /// Run the routines of this Python app, as MODULE:APP
+    #[arg(long, value_name = "APP", conflicts_with = "host")]
+    #[serde(default)]
+    pub(crate) python: Option<String>,
+    /// Replace a host of the Python app when a file of the app has changed, for development
+    #[arg(long, requires = "python")]
+    #[serde(default)]
+    pub(crate) reload: bool,
     /// Run the routines of this program, in any language, which speaks the host protocol; must be
     /// last
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true)]

@@ -60,6 +60,10 @@ pub(crate) struct ManagerArgs {
     /// Run without a registry. A root manager passes this flag to managers that it spawns
     #[arg(long, hide = true, conflicts_with = "registry")]
     pub(crate) no_registry: bool,
+    /// Register as the task whose process this is. A root manager passes this flag to managers that
+    /// it spawns
+    #[arg(long, hide = true)]
+    pub(crate) spawned: bool,
     /// Limits for each task: memory_mb, cpu_percent, max_fds, max_procs, timeout. For all:
     /// max_tasks at a time
     #[arg(

@@ -196,12 +196,41 @@ lease of 3 s has expired; on SQLite usually as soon as its processes have exited
     /// container image
     #[command(hide = true)]
     Container,
+    /// Hold brokers and pools for a program in another language: the `raddle` package of Python
+    /// starts it
+    #[command(hide = true)]
+    Companion {
+        /// The socket of the program, an inherited descriptor
+        #[arg(long, value_name = "N", required_unless_present = "listen")]
+        fd: Option<i32>,
+        /// Serve any program of this user at this socket instead
+        #[arg(long, value_name = "PATH", conflicts_with = "fd", value_parser = absolute())]
+        listen: Option<std::path::PathBuf>,
+    },
+    /// Check Python apps
+    #[command(subcommand)]
+    Python(PythonCommand),
     /// Print a completion script for a shell
     #[command(after_help = "Example:
   raddle completions bash > ~/.local/share/bash-completion/completions/raddle")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+}
+
+/// Checks Python apps.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PythonCommand {
+    /// Import an app, and check its names, its types and the threads that its imports start
+    #[command(after_help = "Example:
+  raddle python check shop.tasks:app
+
+Exits with 1 if there is something to fix. Use it in continuous integration.")]
+    Check {
+        /// The app, as MODULE:APP or MODULE:MANAGER
+        #[arg(value_name = "APP")]
+        app: String,
     },
 }
 

@@ -35,6 +35,13 @@ pub(crate) struct PoolServeArgs {
     /// The number of workers [default: the number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers: Option<u16>,
+    /// Have a host run the routines: a program in any language that speaks the host protocol, with
+    /// its arguments. Each worker starts one
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true, conflicts_with = "program")]
+    pub(crate) host: Vec<String>,
+    /// Have a host run the routines of this Python app, as MODULE:APP
+    #[arg(long, value_name = "APP", conflicts_with_all = ["program", "host"])]
+    pub(crate) python: Option<String>,
     /// The address of the first worker, host:port; others use the next ports. Port 0 is any port
     /// [default: a socket that only this user can reach or, with credentials, any loopback port]
     #[arg(long, value_name = "ADDR")]

@@ -10,8 +10,9 @@ use raddle_worker::{
 };
 
 use crate::{
-    args::StartArgs,
+    args::{HostArgs, StartArgs},
     error::{Failure, Outcome},
+    python,
 };
 
 /// The hosts that a worker keeps. A worker for one task has none: each of its tasks is fresh.
@@ -21,18 +22,21 @@ pub(super) async fn hosts(
     plugins: &Plugins,
 ) -> Outcome<Vec<HostOptions>> {
     let flags = &args.hosts;
-    let is_requested = flags.hosts.is_some_and(|hosts| hosts > 0) || !flags.host.is_empty();
+    let argv = host_command(flags);
+    let is_requested = flags.hosts.is_some_and(|hosts| hosts > 0) || !argv.is_empty();
     if args.takes_one_task() {
         return if is_requested {
             Err(Failure::Usage(
-                "a worker that takes one task runs it in a fresh process: leave out --host and --hosts".into(),
+                "a worker that takes one task runs it in a fresh process: leave out --host, --python and --hosts".into(),
             ))
         } else {
             Ok(Vec::new())
         };
     }
-    if flags.hosts == Some(0) && !flags.host.is_empty() {
-        return Err(Failure::Usage("--hosts 0 leaves no host for --host".into()));
+    if flags.hosts == Some(0) && !argv.is_empty() {
+        return Err(Failure::Usage(
+            "--hosts 0 leaves no host for --host or --python".into(),
+        ));
     }
     let mut all = Vec::new();
     let isolation = args.min_isolation.unwrap_or_default();
@@ -51,21 +55,20 @@ pub(super) async fn hosts(
             ..host_options(args, handler, HostProgram::Command(argv.to_vec()))
         });
     }
-    if !flags.host.is_empty() {
+    if !argv.is_empty() {
         if isolation > Isolation::Process {
             return Err(Failure::Usage(format!(
-                "a host does not run in a sandbox: leave out --host, or --min-isolation {isolation}"
+                "a host does not run in a sandbox: leave out --host or --python, or --min-isolation {isolation}"
             )));
         }
-        let program = flags.host.first().map_or("host", String::as_str);
-        let name = program.rsplit('/').next().unwrap_or(program).to_owned();
-        let mut hosts = host_options(args, &name, HostProgram::Command(flags.host.clone()));
+        let named = flags.python.as_deref().or(argv.first().map(String::as_str));
+        let named = named.unwrap_or("host");
+        let name = named.rsplit('/').next().unwrap_or(named).to_owned();
+        let mut hosts = host_options(args, &name, HostProgram::Command(argv.clone()));
         hosts.is_fresh = isolation > Isolation::Shared;
+        let shown = flags.python.clone().unwrap_or_else(|| argv.join(" "));
         let hello = probe(&hosts).await.map_err(|reason| {
-            Failure::Usage(format!(
-                "the host '{}' does not start: {reason}",
-                flags.host.join(" ")
-            ))
+            Failure::Usage(format!("the host '{shown}' does not start: {reason}"))
         })?;
         hosts.routines = hello
             .routines
@@ -74,20 +77,31 @@ pub(super) async fn hosts(
             .collect();
         if hosts.routines.is_empty() {
             return Err(Failure::Usage(format!(
-                "the host '{}' has no routines",
-                flags.host.join(" ")
+                "the host '{shown}' has no routines"
             )));
         }
+        // More slots than a host takes would hold tasks that wait for nothing.
+        hosts.concurrency = hosts
+            .concurrency
+            .min(hello.concurrency.unwrap_or(u32::MAX).max(1));
+        hosts.threads = hosts.threads.min(hello.threads.unwrap_or(u32::MAX).max(1));
         let has = |name: &String| routines.get(name).is_some();
         if let Some(name) = hosts.routines.keys().find(|name| has(name)) {
             return Err(Failure::Usage(format!(
-                "this program and the host '{}' both have a routine '{name}': rename one of them",
-                flags.host.join(" ")
+                "this program and the host '{shown}' both have a routine '{name}': rename one of them"
             )));
         }
         all.push(hosts);
     }
     Ok(all)
+}
+
+/// The command of the host that the flags name; empty if they name none.
+fn host_command(flags: &HostArgs) -> Vec<String> {
+    match &flags.python {
+        Some(app) => python::host_command(app, flags.reload),
+        None => flags.host.clone(),
+    }
 }
 
 fn host_options(args: &StartArgs, name: &str, program: HostProgram) -> HostOptions {

@@ -94,7 +94,7 @@ fn read_registry(path: &Path) -> Outcome<TaskRegistry> {
 /// The command that starts another manager.
 fn manager_command(context: &Context, args: &ManagerArgs) -> Outcome<ManagerLaunchCommand> {
     let (url, secret) = start::url_args(&context.project.url);
-    let argv = [PROGRAM, "manager", "serve"]
+    let argv = [PROGRAM, "manager", "serve", "--spawned"]
         .map(String::from)
         .into_iter()
         .chain(url)
@@ -197,8 +197,8 @@ async fn spawn_by_root_manager(context: &Context, args: &SpawnArgs) -> Outcome<b
     let deadline = Instant::now() + args.timeout.0;
     loop {
         let workers = broker.workers().await?;
-        if let Some(made) = managers(&workers).find(|entry| entry.info.parent == Some(request)) {
-            let record = json!({ "tid": made.tid, "pid": made.info.pid, "request": request });
+        if let Some(made) = managers(&workers).find(|entry| entry.tid == request) {
+            let record = json!({ "tid": made.tid, "pid": made.info.pid });
             context.show(&record, || format!("{}\n", made.tid))?;
             return Ok(true);
         }
@@ -274,7 +274,7 @@ pub(super) async fn stop(context: &Context, args: &ManagerStopArgs) -> Outcome {
     stop_workers(context, &*broker, selected, &stop).await
 }
 
-/// Finds managers by type, by id, or by the id of the request for one.
+/// Finds managers by type or by id.
 async fn find_managers<'a>(
     broker: &dyn Broker,
     workers: &'a [WorkerEntry],
@@ -283,9 +283,7 @@ async fn find_managers<'a>(
     let found: Vec<_> = match which.parse::<TidArg>() {
         Ok(arg) => {
             let tid = tids::resolve(broker, arg).await?;
-            managers(workers)
-                .filter(|entry| entry.tid == tid || entry.info.parent == Some(tid))
-                .collect()
+            managers(workers).filter(|entry| entry.tid == tid).collect()
         }
         Err(_) => managers(workers)
             .filter(|entry| entry.info.kind == which)

@@ -4,6 +4,7 @@
 mod batch;
 #[cfg(feature = "tls")]
 mod cert;
+mod companion;
 mod completions;
 mod control;
 mod delete;
@@ -47,12 +48,12 @@ pub(crate) use self::detach::is_background;
 use crate::args::PoolCommand;
 use crate::{
     args::{
-        Cli, Command, Global, LogArgs, ManagerCommand, MetricsCommand, ScheduleCommand,
-        SpawnerCommand, TaskCommand, WorkerCommand,
+        Cli, Command, Global, LogArgs, ManagerCommand, MetricsCommand, PythonCommand,
+        ScheduleCommand, SpawnerCommand, TaskCommand, WorkerCommand,
     },
     context::Context,
     error::{OrFail, Outcome, RADDLE},
-    logging, panic,
+    logging, panic, python,
 };
 
 /// The default log level of services.
@@ -110,6 +111,7 @@ fn service_log(command: &Command) -> Option<LogArgs> {
         Command::Web(args) if args.command.is_none() && (!args.serve.detach || is_background) => {
             args.serve.log
         }
+        Command::Companion { .. } => LogArgs::default(),
         #[cfg(feature = "pool")]
         Command::Pool(PoolCommand::Serve(args)) => args.log,
         _ => return None,
@@ -163,6 +165,8 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         #[cfg(feature = "tls")]
         Command::Cert(command) => cert::cert(global, &command),
         Command::Container => unreachable!("`args::parse` replaces it by a worker or a spawner"),
+        Command::Companion { fd, listen } => companion::companion(global, fd, listen).await,
+        Command::Python(PythonCommand::Check { app }) => python::check(global, &app),
         Command::Completions { shell } => completions::completions(shell, global.json),
     }
 }

@@ -18,6 +18,7 @@ use std::{
     thread,
 };
 
+use raddle_broker::{AttemptId, WorkerTask};
 use raddle_broker_connect::BrokerUrl;
 use raddle_model::manager::SpawnPolicy;
 use raddle_spawner::{
@@ -201,15 +202,25 @@ pub(super) async fn run_spawner(
     if let Some(container_socket) = &container_socket {
         container_socket.open()?;
     }
-    let parent = match manager.and_then(|manager| manager.parent) {
-        Some(arg) => Some(crate::tid::find_task(&*broker, arg).await?.tid),
-        None => spec::current_task(),
+    let task = match manager {
+        Some(manager) if manager.spawned => {
+            WorkerTask::Attempt(spec::current_attempt().ok_or_else(not_a_task)?)
+        }
+        _ => WorkerTask::New,
+    };
+    let parent = match (manager.and_then(|manager| manager.parent), task) {
+        (Some(arg), _) => Some(crate::tid::find_task(&*broker, arg).await?.tid),
+        (None, WorkerTask::Attempt(AttemptId { tid, .. })) => {
+            crate::tid::get_task(&*broker, tid).await?.parent
+        }
+        (None, _) => spec::current_task(),
     };
     let defaults = Options::new(config, worker.clone());
     let options = Options {
         name: args.name.clone(),
         kind: manager.map_or_else(|| defaults.kind.clone(), |manager| manager.kind.clone()),
         parent,
+        task,
         socket: launcher.socket.clone(),
         #[cfg(feature = "docker")]
         container_clients: container_socket
@@ -371,4 +382,11 @@ fn remove_stale_sockets(directory: &Path) {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+fn not_a_task() -> Failure {
+    Failure::Usage(
+        "--spawned works only inside a task: RADDLE_TID, RADDLE_ATTEMPT and RADDLE_WORKER are not set"
+            .into(),
+    )
 }

@@ -32,26 +32,25 @@ use crate::{
     interrupt::Interrupts,
     metrics,
     project::{FILE, Project, current_directory},
-    systemd,
+    python, systemd,
 };
 
 /// How often a standby manager checks whether the active manager is dead.
 const STANDBY_POLL: Duration = Duration::from_millis(500);
 
 pub(super) async fn up(global: &Global, args: &UpArgs) -> Outcome {
-    let (path, processes, context) = open(global, args.file.as_deref())?;
+    let (source, processes, context) = match &args.python {
+        Some(app) => open_python(global, app)?,
+        None => {
+            let (path, processes, context) = open(global, args.file.as_deref())?;
+            (path.display().to_string(), processes, context)
+        }
+    };
     context.check_shared()?;
     if args.detach && !detach::is_background() {
         return detach::detach(&context, "manager", None).await;
     }
-    run_manager(
-        &context,
-        global,
-        args,
-        &path.display().to_string(),
-        processes,
-    )
-    .await
+    run_manager(&context, global, args, &source, processes).await
 }
 
 /// Stops the managers that run workers of a file.
@@ -114,6 +113,22 @@ fn open(global: &Global, file: Option<&Path>) -> Outcome<(PathBuf, Vec<Process>,
     };
     let project = of_file.map_or_else(|| Project::find(url, &here), Ok)?;
     Ok((path, processes, Context::for_project(global, project)))
+}
+
+/// Reads the groups that a Python app declares, and finds their broker.
+fn open_python(global: &Global, app: &str) -> Outcome<(String, Vec<Process>, Context)> {
+    let text = python::groups(app).map_err(|reason| {
+        Failure::Usage(format!("the groups of '{app}' cannot be read: {reason}"))
+    })?;
+    let processes = group::parse(&text)
+        .map_err(|mistake| Failure::Usage(format!("the groups of '{app}': {}", mistake.error)))?;
+    let url = global.queue_url.as_deref().filter(|url| !url.is_empty());
+    let project = Project::find(url, &current_directory()?)?;
+    Ok((
+        app.to_owned(),
+        processes,
+        Context::for_project(global, project),
+    ))
 }
 
 /// Finds the file in this directory or an ancestor.

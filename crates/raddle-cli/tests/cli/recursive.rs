@@ -153,8 +153,8 @@ fn spawns_a_worker_by_its_type() {
             .find(|entry| entry["type"] == "secondary")
             .unwrap();
         assert_eq!(
-            (&secondary["name"], &secondary["parent"]),
-            (&json!("worker-secondary"), &json!(asked))
+            (&secondary["name"], &secondary["tid"], &secondary["parent"]),
+            (&json!("worker-secondary"), &json!(asked), &json!(prime))
         );
         assert_eq!(secondary["queue"], "worker.secondary.requests");
         let lists_grep = secondary["capabilities"]

@@ -313,3 +313,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_routine_that_asks_to_run_again_is_not_charged() {
+    let exit = ExitStatus::Error {
+        message: "not yet".into(),
+        permanent: false,
+        retry_after_ms: Some(30_000),
+    };
+    for on_error in ALL {
+        assert_eq!(
+            decide_next(&spec(1, Clear, on_error), tid(), FRESH, &exit),
+            NextStep::Retry {
+                pause: Duration::from_secs(30),
+                counters: FRESH
+            }
+        );
+    }
+}

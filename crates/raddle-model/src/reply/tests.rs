@@ -80,6 +80,7 @@ fn converts_reported_errors_to_exits() {
     let plain = ExitStatus::Error {
         message: "no".into(),
         permanent: false,
+        retry_after_ms: None,
     };
     assert_eq!(
         after("{\"error\":\"no\"}\n", ExitStatus::Code { code: 7 }),
@@ -91,7 +92,8 @@ fn converts_reported_errors_to_exits() {
         (
             ExitStatus::Error {
                 message: "no".into(),
-                permanent: true
+                permanent: true,
+                retry_after_ms: None
             },
             Some(json!(3))
         )

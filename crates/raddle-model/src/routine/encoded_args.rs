@@ -66,6 +66,14 @@ impl EncodedArgs {
         }
     }
 
+    /// Takes arguments that are encoded already: an array in MessagePack.
+    pub fn packed(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes,
+            ..Self::new(0)
+        }
+    }
+
     /// Sets the function that transcodes the arguments by their types, which only the generated
     /// code knows. Without it, [`Encoding::rewrite_any`] transcodes them.
     #[must_use]

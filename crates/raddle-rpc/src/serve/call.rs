@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     blocking::PollWatch,
+    host::{HostCall, HostRelay},
     panics,
     reply_sink::{ReplySink, exception},
 };
@@ -35,6 +36,8 @@ pub(super) struct AcceptedCall {
     scope: Scope,
     sink: ReplySink,
     poll: PollWatch,
+    /// The host that runs the routine, unless this program does.
+    host: Option<Arc<HostRelay>>,
 }
 
 impl AcceptedCall {
@@ -45,6 +48,7 @@ impl AcceptedCall {
         destination: CallDestination,
         sink: ReplySink,
         poll: PollWatch,
+        host: Option<Arc<HostRelay>>,
     ) -> Self {
         let v1::Call {
             arguments,
@@ -77,6 +81,7 @@ impl AcceptedCall {
             scope,
             sink,
             poll,
+            host,
         }
     }
 
@@ -117,9 +122,24 @@ impl AcceptedCall {
             scope,
             sink,
             poll,
+            host,
         } = self;
         let deadline = scope.deadline;
-        let routine = scope.run(run_async(routine, encoding, arguments, &sink));
+        let trace = scope.trace.clone();
+        let routine = scope.run(async {
+            let Some(host) = host else {
+                return run_async(routine, encoding, arguments, &sink).await;
+            };
+            let call = HostCall {
+                routine: routine.name,
+                encoding,
+                arguments,
+                deadline,
+                trace: trace.as_ref(),
+                sink: &sink,
+            };
+            host.run(call).await;
+        });
         let mut routine = pin!(AssertUnwindSafe(routine).catch_unwind());
         let watched = poll_fn(|cx| poll.track(|| routine.as_mut().poll(cx)));
         let caught = match deadline {

@@ -29,6 +29,7 @@ use super::{
     backpressure::{Backpressure, WorkerLoad},
     blocking::{BlockingDetector, PERIOD, PollWatch, ReserveThreads},
     call::AcceptedCall,
+    host::HostRelay,
     link::LinkServer,
     reply_sink::{ReplySink, exception},
     stop::StopPhase,
@@ -62,6 +63,8 @@ pub(super) struct Executor {
 /// Dependencies and limits of an executor.
 pub(super) struct ExecutorSetup {
     pub(super) routines: Routines,
+    /// The host that runs the routines, unless this program does.
+    pub(super) host: Option<Arc<HostRelay>>,
     /// The runtime of routines.
     pub(super) runtime: Handle,
     /// Its parked threads.
@@ -130,9 +133,10 @@ impl ExecutorSetup {
             NestedProxies::new(Duration::from_secs(60), NestedIdentity::default(), runtime);
         let (runtime, control, authorizer) = (runtime.clone(), runtime.clone(), Arc::default());
         let reserve = ReserveThreads::default();
-        let (membership, max_blocking, max_in_flight) = (None, None, None);
+        let (host, membership, max_blocking, max_in_flight) = (None, None, None, None);
         Self {
             routines,
+            host,
             runtime,
             reserve,
             control,
@@ -278,6 +282,7 @@ impl Executor {
             destination,
             sink.clone(),
             poll.clone(),
+            self.setup.host.clone(),
         );
         let mut calls = self.calls();
         if calls.is_stopping {

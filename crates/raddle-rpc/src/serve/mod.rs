@@ -14,6 +14,7 @@ mod config;
 mod connection_limiter;
 mod executor;
 mod grpc_connection;
+mod host;
 mod link;
 mod listener;
 mod message_limits;

@@ -20,6 +20,7 @@ use raddle_wire::v1::worker_server::WorkerServer;
 use tokio::{
     runtime::Handle,
     signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
 };
 use tokio_rustls::TlsAcceptor;
 use tonic::{body::Body, codegen::http::Request, transport::Server};
@@ -33,6 +34,7 @@ use super::{
     config::{ARGUMENT, EncodedSeconds, QUERY_COUNTS, STOP, StartReport, WorkerSettings},
     connection_limiter::ConnectionLimiter,
     executor::{Executor, ExecutorSetup, reserve_threads, routine_runtime},
+    host::{HostProcess, become_host_if_asked, end_worker},
     link::LinkServer,
     listener::Listener,
     message_limits::LimitedBody,
@@ -66,6 +68,7 @@ static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
 /// of the program, for [`WorkerMetadata::version`]. Call this first in `main`, while there is one
 /// thread; `#[raddle::main]` does so.
 pub fn main_if_asked(version: &str) {
+    become_host_if_asked();
     HAS_ENTERED.store(true, Ordering::Relaxed);
     if std::env::args_os()
         .nth(1)
@@ -160,7 +163,14 @@ async fn serve(
             .unwrap_or_default()
             .parse()
             .map_err(|error| format!("{error}"))?;
-        let routines = Routines::of_this_program().map_err(|clash| clash.to_string())?;
+        let host = match &process.host {
+            Some(command) => Some(HostProcess::start(command, threads).await?),
+            None => None,
+        };
+        let routines = match &host {
+            Some(host) => host.routines.clone(),
+            None => Routines::of_this_program().map_err(|clash| clash.to_string())?,
+        };
         let credentials = settings
             .credentials
             .clone()
@@ -178,9 +188,9 @@ async fn serve(
         let (listener, address) = Listener::bind(&address, may_be_exposed)
             .await
             .map_err(|error| error.to_string())?;
-        Ok((routines, listener, address, tls, credentials))
+        Ok((host, routines, listener, address, tls, credentials))
     };
-    let (routines, listener, address, tls, credentials) = match bound.await {
+    let (host, routines, listener, address, tls, credentials) = match bound.await {
         Ok(bound) => bound,
         Err(error) => {
             pool.send(&StartReport::Failed(error))?;
@@ -190,6 +200,7 @@ async fn serve(
     let authorizer = Arc::new(Authorizer::new(process.allow.clone()));
     let executor = Executor::new(ExecutorSetup {
         routines,
+        host: host.as_ref().map(|host| Arc::clone(&host.relay)),
         runtime: threads.clone(),
         reserve: ReserveThreads::new(threads, reserve_threads()),
         control: Handle::current(),
@@ -294,16 +305,34 @@ async fn serve(
         executor.wait_until_stopped().await;
         tokio::time::sleep(STOP_TIMEOUT).await;
     };
+    let (stop_host, stopping_host) = oneshot::channel();
+    let hosting = tokio::spawn(keep_host(host, stopping_host));
     let outcome = tokio::select! {
         (served, ()) = async { tokio::join!(server, closing_links) } => served.map_err(io::Error::other),
         () = stop_deadline => Ok(()),
     };
+    let _ = stop_host.send(());
+    let _ = hosting.await;
     // The final counts: the worker cannot be queried any more.
     let _ = pool.send(&StartReport::Counts(executor.call_counts()));
     if let Address::Unix(path) = &address {
         let _ = std::fs::remove_file(path);
     }
     outcome
+}
+
+/// Ends this process when the host ends by itself, and stops the host when the worker stops.
+async fn keep_host(host: Option<HostProcess>, stopping: oneshot::Receiver<()>) {
+    let Some(mut host) = host else {
+        return;
+    };
+    tokio::select! {
+        how = host.ended() => {
+            tracing::error!("the host ended ({how}): its calls are lost, and this worker ends");
+            end_worker();
+        }
+        _ = stopping => host.stop().await,
+    }
 }
 
 /// Shows in title and health check that the worker refuses calls.

@@ -13,7 +13,9 @@ use raddle_process::log::Log;
 use raddle_tls::{AllowRules, WorkerCredentials};
 use tokio::sync::Notify;
 
-use super::{CallCounts, ProcessSettings, StopMode, Worker, WorkerError, WorkerProcess};
+use super::{
+    CallCounts, HostCommand, ProcessSettings, StopMode, Worker, WorkerError, WorkerProcess,
+};
 use crate::membership::PoolKey;
 
 /// How long a worker may take to end, beyond its calls.
@@ -43,6 +45,12 @@ impl LocalWorker {
     /// Runs another program than this one.
     pub fn program(mut self, program: impl Into<PathBuf>) -> Self {
         self.settings.program = Some(program.into());
+        self
+    }
+
+    /// Has a host run the routines, instead of the program.
+    pub fn host(mut self, command: HostCommand) -> Self {
+        self.settings.host = Some(command);
         self
     }
 

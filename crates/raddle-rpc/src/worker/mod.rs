@@ -17,7 +17,7 @@ use raddle_discovery::{WorkerMetadata, WorkerUid};
 pub use self::{
     call_counts::{CallCounts, REASONS},
     local::LocalWorker,
-    process::{ProcessSettings, WorkerProcess},
+    process::{HostCommand, ProcessSettings, WorkerProcess},
 };
 use crate::RpcError;
 

@@ -45,6 +45,8 @@ pub struct ProcessSettings {
     /// The program, which must start with `#[raddle::main]`. Default: this one.
     #[serde(skip)]
     pub program: Option<PathBuf>,
+    /// The host that runs the routines. Without it, the program does.
+    pub host: Option<HostCommand>,
     /// The worker's id.
     pub uid: WorkerUid,
     /// The name in the process title.
@@ -74,6 +76,17 @@ pub struct ProcessSettings {
     pub log: Option<Log>,
 }
 
+/// How to start a host: a program in any language that speaks the host protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostCommand {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// The directory to run in. Default: that of the worker.
+    pub directory: Option<PathBuf>,
+    /// Further variables of its environment.
+    pub env: BTreeMap<String, String>,
+}
+
 /// A worker process. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct WorkerProcess {
@@ -100,6 +113,7 @@ impl Default for ProcessSettings {
     fn default() -> Self {
         Self {
             program: None,
+            host: None,
             uid: WorkerUid::new(),
             name: "pool-worker".into(),
             address: None,

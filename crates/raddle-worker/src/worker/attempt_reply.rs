@@ -269,7 +269,7 @@ mod tests {
         assert!(with.chain_just_failed());
         let (exit, value) = with.into_result(ExitStatus::Killed);
         assert!(
-            matches!(&exit, ExitStatus::Error { permanent: true, message } if message.contains("sandbox")),
+            matches!(&exit, ExitStatus::Error { permanent: true, message, .. } if message.contains("sandbox")),
             "{exit:?}"
         );
         assert_eq!(value, None);

@@ -44,6 +44,7 @@ fn chain_refused(error: &Error) -> ExitStatus {
     ExitStatus::Error {
         message: format!("its chained tasks were refused: {error}"),
         permanent,
+        retry_after_ms: None,
     }
 }
 
@@ -52,6 +53,7 @@ pub(super) fn chain_timed_out() -> ExitStatus {
     ExitStatus::Error {
         message: "its chained tasks could not be stored in time".into(),
         permanent: false,
+        retry_after_ms: None,
     }
 }
 
@@ -61,5 +63,6 @@ pub(super) fn chain_from_sandbox() -> ExitStatus {
     ExitStatus::Error {
         message,
         permanent: true,
+        retry_after_ms: None,
     }
 }

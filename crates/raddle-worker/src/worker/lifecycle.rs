@@ -4,6 +4,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use raddle_broker::{
     Broker, Error, LeasedTask, NewTask, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted,
+    WorkerTask,
 };
 use raddle_model::Tid;
 use tokio::{
@@ -83,8 +84,13 @@ const TID_STEP: u64 = 4096;
 impl Worker {
     /// Registers a worker with the broker.
     pub async fn register(broker: Arc<dyn Broker>, options: Options) -> Result<Self> {
-        let registration =
-            Registration::register(&broker, options.worker_info(), options.lease).await?;
+        let registration = Registration::register(
+            &broker,
+            options.worker_info(),
+            options.lease,
+            WorkerTask::New,
+        )
+        .await?;
         Ok(Self::new(broker, options, registration, None, false))
     }
 
@@ -243,6 +249,7 @@ impl Worker {
                         broker,
                         &options.worker_info(),
                         options.lease,
+                        WorkerTask::New,
                         options.give_up_after,
                         &shutdown,
                     )

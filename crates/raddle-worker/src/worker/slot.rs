@@ -459,7 +459,7 @@ fn log_failure(
 
 fn is_failure(exit: &ExitStatus) -> bool {
     use ExitStatus::{
-        Cancelled, Expired, Killed, LeaseExpired, NoHandler, Rejected, ResourceExhausted,
+        Cancelled, Error, Expired, Killed, LeaseExpired, NoHandler, Rejected, ResourceExhausted,
         WorkerLost,
     };
     // Requested, or logged where the task is reclaimed or rejected.
@@ -469,7 +469,13 @@ fn is_failure(exit: &ExitStatus) -> bool {
     );
     let is_returned = matches!(
         exit,
-        Rejected { .. } | ResourceExhausted { .. } | NoHandler { .. }
+        Rejected { .. }
+            | ResourceExhausted { .. }
+            | NoHandler { .. }
+            | Error {
+                retry_after_ms: Some(_),
+                ..
+            }
     );
     !exit.is_success() && !is_logged && !is_returned
 }

@@ -46,11 +46,13 @@ pub(super) async fn publishers(
                 check_address(args, "broker")?;
                 let broker = broker(global, name.as_ref().unwrap_or(&args.name)).await?;
                 // The routines of another program are not known here.
-                all.push(Arc::new(if args.program.is_some() {
-                    broker.routines([""; 0])
-                } else {
-                    broker
-                }));
+                all.push(Arc::new(
+                    if args.program.is_some() || !args.host.is_empty() {
+                        broker.routines([""; 0])
+                    } else {
+                        broker
+                    },
+                ));
             }
         }
     }

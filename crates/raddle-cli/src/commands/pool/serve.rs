@@ -7,7 +7,7 @@ use raddle_model::{Tid, TidClock};
 use raddle_rpc::{
     PoolError,
     standalone::{Options, ServiceEnd, Shutdown, StandaloneHandle, StandaloneService},
-    worker::ProcessSettings,
+    worker::{HostCommand, ProcessSettings},
 };
 use raddle_runner::title;
 use raddle_tls::AllowRules;
@@ -21,7 +21,7 @@ use crate::{
     error::{Failure, Outcome},
     format::count,
     interrupt::{InterruptSignal, Interrupts},
-    logging, metrics, output, systemd,
+    logging, metrics, output, python, systemd,
 };
 
 pub(super) async fn serve(global: &Global, args: &PoolServeArgs) -> Outcome {
@@ -76,6 +76,7 @@ async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
     options.advertise = args.advertise.clone();
     options.process = ProcessSettings {
         program: program_path(args)?,
+        host: host_command(args),
         tags: args.tags.iter().cloned().collect(),
         credentials: credentials::load(&args.credentials)?,
         allow: allow_rules(args)?,
@@ -89,6 +90,18 @@ async fn options(global: &Global, args: &PoolServeArgs) -> Outcome<Options> {
     options.start_timeout = Some(args.start_timeout.0);
     options.publishers = discovery::publishers(global, args).await?;
     Ok(options)
+}
+
+/// The host that runs the routines, if one does.
+fn host_command(args: &PoolServeArgs) -> Option<HostCommand> {
+    let argv = match &args.python {
+        Some(app) => python::host_command(app, false),
+        None => args.host.clone(),
+    };
+    (!argv.is_empty()).then(|| HostCommand {
+        argv,
+        ..HostCommand::default()
+    })
 }
 
 /// The program whose routines are served, if it is not this one.

@@ -78,7 +78,10 @@ impl StandaloneService {
         options.check()?;
         let routines =
             Routines::of_this_program().map_err(|clash| PoolError::Invalid(clash.to_string()))?;
-        if options.process.program.is_none() && routines.names().next().is_none() {
+        if options.process.program.is_none()
+            && options.process.host.is_none()
+            && routines.names().next().is_none()
+        {
             return Err(PoolError::NoRoutines);
         }
         let local: Arc<dyn Publisher> = Arc::new(LocalDiscovery::new(&options.name)?);

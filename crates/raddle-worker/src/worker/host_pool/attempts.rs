@@ -20,6 +20,8 @@ use super::{
 
 /// Length to which texts of a host are cut.
 const LONGEST_MESSAGE: usize = 16 << 10;
+/// The longest pause that a routine may ask for: ten years.
+const LONGEST_RETRY_AFTER_MS: u64 = 10 * 365 * 86_400_000;
 
 impl PoolCore {
     /// Takes in what a host has said.
@@ -351,6 +353,7 @@ fn exit_of(error: HostError) -> (ExitStatus, Option<Value>) {
         message,
         causes,
         permanent,
+        retry_after_ms,
         panicked_at,
         value,
         ..
@@ -373,7 +376,14 @@ fn exit_of(error: HostError) -> (ExitStatus, Option<Value>) {
             },
             None,
         ),
-        None => (ExitStatus::Error { message, permanent }, value),
+        None => {
+            let exit = ExitStatus::Error {
+                message,
+                permanent,
+                retry_after_ms: retry_after_ms.map(|pause| pause.min(LONGEST_RETRY_AFTER_MS)),
+            };
+            (exit, value)
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use raddle_runner::OutputChannel;
 use serde_json::Value;
 use tokio::{
     sync::mpsc,
-    time::{Instant, timeout},
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::super::{
@@ -168,7 +168,18 @@ struct SideWriter {
 impl SideWriter {
     async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Entry>) {
         let mut report_at = Instant::now();
-        while let Some(entry) = queue.recv().await {
+        loop {
+            // The last report of a burst is written when its time has come.
+            let received = match self.progress {
+                Some(_) => timeout_at(report_at, queue.recv()).await,
+                None => Ok(queue.recv().await),
+            };
+            let Ok(entry) = received else {
+                self.report_progress().await;
+                report_at = Instant::now() + REPORT_EVERY;
+                continue;
+            };
+            let Some(entry) = entry else { return };
             let mut log = Vec::new();
             let mut end = None;
             let mut next = Some(entry);
@@ -207,12 +218,16 @@ impl SideWriter {
                 return;
             }
             if self.progress.is_some() && report_at <= Instant::now() {
+                self.report_progress().await;
                 report_at = Instant::now() + REPORT_EVERY;
-                if let Some(progress) = self.progress.take() {
-                    let reporting = self.broker.report_progress(self.attempt_id, progress);
-                    let _ = timeout(OUTPUT_TIMEOUT, reporting).await;
-                }
             }
+        }
+    }
+
+    async fn report_progress(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            let reporting = self.broker.report_progress(self.attempt_id, progress);
+            let _ = timeout(OUTPUT_TIMEOUT, reporting).await;
         }
     }
 

@@ -1,0 +1,5 @@
+"""`python -m raddle.host APP`."""
+
+from .service import main
+
+main()
