@@ -87,7 +87,7 @@ impl Failure {
 
 /// Prints an error as one line of JSON with `error`, `hint` and `exit_code`.
 pub(crate) fn print_json(message: &str, code: u8) {
-    let (error, hint) = raddle_view::split_hint(message);
+    let (error, hint) = split_hint(message);
     output::eprint_json(&serde_json::json!({ "error": error, "hint": hint, "exit_code": code }));
 }
 

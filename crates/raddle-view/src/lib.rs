@@ -13,7 +13,6 @@ pub mod exit_code;
 pub mod failures;
 pub mod find;
 pub mod groups;
-mod hint;
 pub mod overview;
 #[cfg(feature = "pool")]
 pub mod pool;
@@ -29,4 +28,4 @@ pub mod tree;
 pub mod workers;
 
 pub use error::{Error, Result};
-pub use hint::split_hint;
+pub use raddle_client::text::split_hint;

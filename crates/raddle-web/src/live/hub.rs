@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -255,17 +255,3 @@ impl ViewerSession {
         }
     }
 }
-
-/// The state of a hub, for tests.
-#[cfg(test)]
-impl Hub {
-    pub(crate) fn sizes(&self) -> (usize, usize) {
-        let inner = self.lock();
-        (inner.sessions.len(), inner.topics.len())
-    }
-}
-
-const _: fn() = || {
-    fn is_shared<T: Send + Sync>() {}
-    is_shared::<Arc<Hub>>();
-};

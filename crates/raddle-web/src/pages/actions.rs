@@ -208,15 +208,6 @@ pub(super) async fn on_worker(
     })
 }
 
-pub(super) async fn on_queue(
-    State(state): State<AppState>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Result<Response> {
-    let _sent = Sent::read(state, caller, request).await?;
-    Err(Problem::bad_request("choose an action"))
-}
-
 pub(super) async fn on_group(
     State(state): State<AppState>,
     Extension(caller): Extension<Caller>,
@@ -324,15 +315,6 @@ pub(super) async fn on_messages(
         Ok(said) => sent.done(&back, &said, note),
         Err(error) => sent.failed(&back, &error.into()),
     })
-}
-
-pub(super) async fn on_operation(
-    State(state): State<AppState>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Result<Response> {
-    let _sent = Sent::read(state, caller, request).await?;
-    Err(Problem::bad_request("choose an action"))
 }
 
 pub(super) async fn on_failures(

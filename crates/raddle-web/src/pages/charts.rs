@@ -42,40 +42,6 @@ pub(crate) fn sparkline(values: &[u64], tone: &str) -> Option<Svg> {
     )))
 }
 
-/// Stacked bars, one for each step of time. `layers` are the values of each class, the lowest
-/// first.
-pub(crate) fn stacked_bars(
-    layers: &[(&'static str, Vec<u64>)],
-    from: &str,
-    to: &str,
-    what: &str,
-) -> Svg {
-    const HEIGHT: f64 = 120.0;
-    let steps = layers.first().map_or(0, |(_, values)| values.len());
-    let total = |i: usize| layers.iter().map(|(_, values)| values[i]).sum::<u64>();
-    let max = (0..steps).map(total).max().unwrap_or(0).max(1);
-    let width = WIDTH / steps.max(1) as f64;
-    let mut bars = String::new();
-    for i in 0..steps {
-        let mut y = HEIGHT;
-        for (class, values) in layers {
-            if values[i] == 0 {
-                continue;
-            }
-            let height = (values[i] as f64 / max as f64 * (HEIGHT - 14.0)).max(1.0);
-            y -= height;
-            let x = i as f64 * width;
-            let width = (width - 1.0).max(0.5);
-            write!(bars, r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}"/>"#)
-                .expect("a string takes any text");
-        }
-    }
-    let (what, from, to) = (escape(what), escape(from), escape(to));
-    Svg(format!(
-        r#"<svg class="chart" viewBox="0 0 600 138" role="img" aria-label="{what}"><path class="l-axis" d="M0 120H600"/><text x="0" y="10">{max}</text>{bars}<text x="0" y="135">{from}</text><text x="600" y="135" text-anchor="end">{to}</text></svg>"#
-    ))
-}
-
 /// Rows of spans on one axis of time.
 pub(crate) fn gantt(rows: &[(String, Vec<Span>)], what: &str) -> Option<Svg> {
     const ROW: f64 = 24.0;
@@ -197,7 +163,6 @@ mod tests {
             label: "<b>\"".into(),
         };
         let svg = gantt(&[("<i>".into(), vec![span])], "\"x").unwrap().0
-            + &stacked_bars(&[("f-ok", vec![1, 0, 3])], "<a", "b>", "x").0
             + &state_machine(TaskState::Running, &[TaskState::Created]).0;
         assert!(
             !svg.contains("<b>") && !svg.contains("<i>") && !svg.contains("style="),

@@ -131,7 +131,7 @@ pub(super) async fn navigation(cx: &Context) -> Result<Vec<Vec<NavItem>>> {
     if cx.caller.may(Right::SeeData) {
         data.insert(0, item("/messages", "Messages"));
     }
-    let mut system = vec![item("/operations", "Operations")];
+    let mut system = Vec::new();
     if cx.caller.may(Right::Admin) {
         system.push(item("/audit", "Audit"));
     }

@@ -7,6 +7,7 @@
 
 mod actions;
 mod assets;
+mod audit;
 pub(crate) mod charts;
 pub(crate) mod context;
 mod events;
@@ -17,7 +18,6 @@ mod groups;
 mod help;
 mod messages;
 pub(crate) mod model;
-mod operations;
 mod output;
 mod overview;
 #[cfg(feature = "pool")]
@@ -70,9 +70,7 @@ pub(crate) async fn screen(cx: &Context) -> Result<Screen> {
         ["messages"] => messages::list(cx).await,
         ["messages", queue] => messages::show(cx, queue).await,
         ["events"] => events::show(cx).await,
-        ["operations"] => operations::list(cx).await,
-        ["operations", id] => operations::show(cx, id).await,
-        ["audit"] => operations::audit(cx).await,
+        ["audit"] => audit::show(cx).await,
         ["system"] => system::show(cx).await,
         ["new"] => forms::new_task(cx).await,
         ["help"] => Ok(help::show(cx)),

@@ -7,7 +7,7 @@ use raddle_view::queues::{QueueList, QueueState, StuckTasks};
 
 use super::{
     context::{Context, encode, shell},
-    model::{Action, Block, Cell, Content, Empty, Notice, Screen, Stat, Table, number},
+    model::{Block, Cell, Content, Empty, Notice, Screen, Stat, Table, number},
     tasks::{name_cell, state_cell},
 };
 use crate::problem::Result;
@@ -173,7 +173,6 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Screen> {
         title: name.into(),
         section: "/queues",
         subtitle: vec![Cell::soft("Queue of tasks")],
-        actions: actions(cx, name),
         blocks,
         commands: vec![
             format!("raddle queue stats {}", shell(name)),
@@ -218,8 +217,4 @@ async fn tasks_block(cx: &Context, name: &str) -> Result<Block> {
             text: "All of its tasks".into(),
         }),
     )
-}
-
-fn actions(_cx: &Context, _name: &str) -> Vec<Action> {
-    Vec::new()
 }

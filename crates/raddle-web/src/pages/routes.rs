@@ -48,8 +48,6 @@ pub(crate) const ROUTES: &[Route] = &[
     screen("/messages", SeeData, "Queues of messages"),
     screen("/messages/{queue}", SeeData, "Messages"),
     screen("/events", See, "Events"),
-    screen("/operations", See, "Operations on many tasks"),
-    screen("/operations/{id}", See, "An operation"),
     screen("/audit", Right::Admin, "The audit trail"),
     screen("/system", See, "Checks of the broker and of this machine"),
     screen("/new", Submit, "A new task"),
@@ -75,12 +73,6 @@ pub(crate) const ROUTES: &[Route] = &[
         || post(actions::on_worker),
     ),
     action(
-        "/queues/act",
-        Access::Needs(Control),
-        "Pauses or resumes a queue",
-        || post(actions::on_queue),
-    ),
-    action(
         "/groups/act",
         Access::Needs(Scale),
         "Turns a group on or off, or scales it",
@@ -97,12 +89,6 @@ pub(crate) const ROUTES: &[Route] = &[
         Access::Needs(Messages),
         "Writes, moves or removes messages",
         || post(actions::on_messages),
-    ),
-    action(
-        "/operations/act",
-        Access::SignedIn,
-        "Starts or cancels an operation",
-        || post(actions::on_operation),
     ),
     action(
         "/failures/act",

@@ -282,7 +282,6 @@ fn takes_images_of_all_screens() {
         ("messages", "/messages".into()),
         ("message", "/messages/orders".into()),
         ("events", "/events".into()),
-        ("operations", "/operations".into()),
         ("audit", "/audit".into()),
         ("system", "/system".into()),
         ("new", "/new".into()),

@@ -30,7 +30,6 @@ pub(crate) fn screens(site: &Site) -> Vec<String> {
         "/messages",
         "/messages/orders",
         "/events",
-        "/operations",
         "/audit",
         "/system",
         "/new",

@@ -1,44 +1,20 @@
-//! Operations on many tasks, and the audit trail.
-
-use raddle_broker::queues;
-use raddle_model::QueueName;
+//! The audit trail.
 
 use super::{
     context::{Context, cut},
     model::{Block, Cell, Content, Empty, Screen, Table},
 };
 use crate::{
+    api::audit::newest_entries,
     audit::{self, AuditEntry},
-    problem::{Problem, Result},
+    problem::Result,
 };
 
 /// How many entries of the audit trail are shown.
 const SHOWN: usize = 200;
 
-pub(super) async fn list(cx: &Context) -> Result<Screen> {
-    let empty = Empty::new(
-        "No operation",
-        "Retry, stop or delete many tasks at once: find them, select them, and choose an action.",
-        "",
-    );
-    let table = Table::new(&[("Operation", ""), ("State", ""), ("Done", "num")]).empty(empty);
-    Ok(Screen {
-        title: "Operations".into(),
-        section: "/operations",
-        blocks: vec![Block::new("operations", "", Content::Table(table))],
-        commands: vec![cx.curl("/operations")],
-        is_live: true,
-        ..Screen::default()
-    })
-}
-
-pub(super) async fn show(_cx: &Context, id: &str) -> Result<Screen> {
-    Err(Problem::not_found(format!("there is no operation {id}")))
-}
-
-pub(super) async fn audit(cx: &Context) -> Result<Screen> {
-    let queue = QueueName::Free(audit::QUEUE.into());
-    let stored = queues::peek(cx.broker(), &queue, 10_000).await?;
+pub(super) async fn show(cx: &Context) -> Result<Screen> {
+    let stored = newest_entries(&cx.state, SHOWN).await?;
     let mut table = Table::new(&[
         ("When", "nowrap"),
         ("Who", ""),
@@ -53,7 +29,7 @@ pub(super) async fn audit(cx: &Context) -> Result<Screen> {
         "Every request that changes something is recorded here.",
         "",
     ));
-    for message in stored.iter().rev().take(SHOWN) {
+    for message in &stored {
         let Ok(entry) = serde_json::from_str::<AuditEntry>(&message.body) else {
             continue;
         };
