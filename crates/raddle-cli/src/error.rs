@@ -121,3 +121,9 @@ impl From<raddle_view::Error> for Failure {
         }
     }
 }
+
+impl From<raddle_model::query::QueryError> for Failure {
+    fn from(error: raddle_model::query::QueryError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}

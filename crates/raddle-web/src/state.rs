@@ -39,7 +39,6 @@ pub(crate) struct Shared {
     /// Groups failures by cause, and remembers what it has read of them.
     pub(crate) failures: Mutex<FailureReader>,
     /// Fans changes out to live pages.
-    #[expect(dead_code, reason = "no page is live yet")]
     pub(crate) live: Hub,
     stopping: watch::Sender<bool>,
 }
