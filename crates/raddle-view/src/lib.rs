@@ -28,4 +28,3 @@ pub mod tree;
 pub mod workers;
 
 pub use error::{Error, Result};
-pub use raddle_client::text::split_hint;

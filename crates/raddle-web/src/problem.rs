@@ -50,7 +50,7 @@ impl Problem {
     /// A problem whose message names the next command, if there is one, behind the error.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         let message = message.into();
-        let (detail, hint) = raddle_view::split_hint(&message);
+        let (detail, hint) = raddle_client::text::split_hint(&message);
         Self {
             status,
             detail: detail.to_owned(),

@@ -468,3 +468,16 @@ async fn the_reference_document_names_every_route() {
     assert_eq!(distinct.len(), ids.len());
     world.stop().await;
 }
+
+#[test]
+fn the_reference_is_that_of_the_routes() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/api.md");
+    if std::env::var_os("BOOK_UPDATE").is_some() {
+        std::fs::write(path, crate::reference()).unwrap();
+    }
+    let is_current = std::fs::read_to_string(path).unwrap() == crate::reference();
+    assert!(
+        is_current,
+        "docs/reference/api.md is out of date: run 'cargo xtask reference'"
+    );
+}

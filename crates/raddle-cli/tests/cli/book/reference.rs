@@ -17,14 +17,6 @@ fn the_reference_is_that_of_this_program() {
 }
 
 #[test]
-fn the_reference_of_the_api_is_that_of_its_routes() {
-    assert!(
-        read("docs/reference/api.md") == raddle_web::reference(),
-        "docs/reference/api.md is out of date: run 'cargo xtask reference'"
-    );
-}
-
-#[test]
 fn the_reference_lists_exit_codes_and_variables_that_help_names() {
     let (codes, variables) = (
         read("docs/reference/exit-codes.md"),

@@ -19,6 +19,8 @@ use super::{
 };
 use crate::{host::HostOptions, worker::options::secret_variables};
 
+/// The variable by which a host knows that its start-up functions are not needed.
+const PROBE: &str = "RADDLE_PROBE";
 /// How much of what a host printed is in the reason why it does not start.
 const SHOWN: usize = 2000;
 
@@ -33,7 +35,7 @@ pub async fn probe(options: &HostOptions) -> Result<HostHello, String> {
             ..RunnerOptions::default()
         },
         worker,
-        env: Vec::new(),
+        env: vec![(PROBE.into(), "1".into())],
         options: Arc::new(options.clone()),
         lease: Arc::new(lease),
     };
