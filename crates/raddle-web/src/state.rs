@@ -41,10 +41,9 @@ pub(crate) struct Shared {
     pub(crate) metrics: QueueExporter,
     /// The operations that this server advances.
     pub(crate) operations: Mutex<JoinSet<()>>,
-    /// Remembers the last lines of failed tasks.
+    /// Groups failures by cause, and remembers what it has read of them.
     pub(crate) failures: Mutex<FailureReader>,
     /// Fans changes out to live pages.
-    #[expect(dead_code, reason = "no page is live yet")]
     pub(crate) live: Hub,
     stopping: watch::Sender<bool>,
 }

@@ -1,6 +1,6 @@
 //! The API under `/api/v1`: JSON in the shapes of the CLI's `--json`.
 
-mod audit;
+pub(crate) mod audit;
 pub(crate) mod control;
 mod events;
 pub(crate) mod extract;
