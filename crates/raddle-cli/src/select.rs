@@ -81,7 +81,7 @@ pub(crate) async fn filter_query(broker: &dyn Broker, args: &FilterArgs) -> Outc
     let patterns = |text: String| vec![Pattern::glob(&text)];
     let exact = |text: String| vec![Pattern::exact(text)];
     let conditions = [
-        (!filter.states.is_empty()).then(|| Condition::State(filter.states)),
+        (!filter.states.is_empty()).then_some(Condition::State(filter.states)),
         filter
             .name
             .map(|name| Condition::Text(TextField::Name, patterns(name))),
