@@ -20,6 +20,7 @@ mod sandbox;
 mod schedule;
 mod spawn;
 mod stats;
+mod store;
 mod venv;
 
 use std::process::ExitCode;
@@ -39,18 +40,19 @@ struct Plan {
 const HELP: &str = "\
 Usage: cargo xtask bench [--quick] [--peers] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot warm sandbox docker calls schedule groups prime (all of them when none is given)
+Names: spawn enqueue finish run idle claim store redis latency oneshot warm sandbox docker calls schedule groups prime (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Requirement>;
 
-const BENCHES: [(&str, Bench); 16] = [
+const BENCHES: [(&str, Bench); 17] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
     ("run", run::bench),
     ("idle", idle::bench),
     ("claim", claim::bench),
+    ("store", store::bench),
     ("redis", redis::bench),
     ("latency", redis::latency),
     ("oneshot", oneshot::bench),
