@@ -59,7 +59,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
             2.5,
         ),
     ];
-    if plan.with_wool {
+    if plan.with_peers {
         let rivals = [("wool", WOOL, 20.0, 100.0), ("ray", RAY, 3.0, 20.0)];
         for (rival, script, least_one, least_many) in rivals {
             let calls = if plan.quick { 100 } else { 500 };
