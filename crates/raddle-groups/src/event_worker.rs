@@ -23,7 +23,7 @@ pub type EventError = Box<dyn std::error::Error + Send + Sync>;
 /// value. `raddle::event_worker!(Mail);` registers it, and [`Process::hosting`](super::Process::hosting)
 /// makes a process run it.
 pub trait EventWorker: Sized + Send + Sync + 'static {
-    /// What an event is read as: the object or the list that its message is, or its only value. An
+    /// The type that an event is read as: the object or list that its message is, or its only value. An
     /// event without a message is `null`.
     type Event: DeserializeOwned + Send;
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub struct HostStartFailure {
     /// The queues whose tasks it would run.
     pub queues: Vec<String>,
-    /// What failed, for people.
+    /// The reason, for people.
     pub host_failure: String,
     /// When.
     pub at: Timestamp,
