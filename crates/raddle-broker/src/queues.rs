@@ -33,7 +33,7 @@ pub use watch::Watch;
 
 /// The queue of the audit trail.
 pub const AUDIT_QUEUE: &str = "raddle.audit";
-/// What the names of the queues of `raddle web` begin with: tokens, sign-in codes, and keys of
+/// The prefix of the queues of `raddle web`: tokens, sign-in codes, and keys of
 /// requests. They hold secrets or hashes of secrets.
 pub const WEB_QUEUES: &str = "raddle.web.";
 

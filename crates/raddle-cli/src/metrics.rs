@@ -7,7 +7,7 @@ use raddle_spawner::{SpawnerHandle, metrics::show_spawner};
 use raddle_telemetry::metrics::{MeteredBroker, Metrics, MetricsPage, QueueExporter};
 #[cfg(feature = "otlp")]
 use raddle_telemetry::otlp;
-use raddle_web::{Address, Router, Server, Serving};
+use raddle_web::{Address, Readiness, Router, Server, Serving};
 
 use crate::{
     args::MetricsArgs,
@@ -109,6 +109,7 @@ pub(crate) fn worker_page(metrics: Arc<Metrics>) -> Router {
         metrics.show(&mut page);
         std::future::ready(page.into_text())
     })
+    .merge(health())
 }
 
 /// The metrics of a spawner, and of its broker.
@@ -136,4 +137,10 @@ pub(crate) fn queue_page(
             page.into_text()
         }
     })
+    .merge(health())
+}
+
+/// Health and readiness of a service that serves its metrics only once it has started.
+fn health() -> Router {
+    raddle_web::health(|| Readiness::Ready("ready".into()))
 }

@@ -94,7 +94,7 @@ impl UnansweredTask {
         })
     }
 
-    /// What is known of the task, and what to do.
+    /// The state of the task, and the next step.
     pub fn describe(&self, tid: Tid, command: ControlCommand) -> String {
         if self.finishing > 0 {
             let tasks = count(self.finishing, "task");

@@ -52,11 +52,11 @@ pub enum Error {
     IsWorker {
         /// The worker.
         tid: Tid,
-        /// What it is.
+        /// Its kind and status.
         status: String,
-        /// What cannot be done to it.
+        /// The refused action.
         done: &'static str,
-        /// What to do instead.
+        /// The alternative.
         advice: String,
     },
     /// A completed task is only run again on request.

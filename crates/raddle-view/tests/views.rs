@@ -1,5 +1,10 @@
 //! The views of a broker on SQLite.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "in a test, what must be there and is not is a failure"
+)]
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;

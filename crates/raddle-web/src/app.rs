@@ -71,6 +71,11 @@ impl App {
         }
     }
 
+    /// Goes on with operations that a killed server has left.
+    pub async fn resume_operations(&self) {
+        api::operations::resume_all(&self.state).await;
+    }
+
     /// Ends all open streams. To be called before a graceful stop, which waits for them.
     pub fn stop(&self) {
         self.state.stop();

@@ -29,14 +29,14 @@ const STRANGERS_A_MINUTE: u32 = 60;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct AuditEntry {
     pub(crate) at: Timestamp,
-    /// The name of the caller; `None` if nobody was signed in.
+    /// The name of the caller; `None` without sign-in.
     pub(crate) by: Option<String>,
     pub(crate) role: Option<String>,
     /// The address of the client; `None` on a Unix socket.
     pub(crate) from: Option<String>,
     /// The method and the path.
     pub(crate) action: String,
-    /// What was selected: ids, or a query.
+    /// The selection: ids, or a query.
     pub(crate) selection: Option<String>,
     pub(crate) count: Option<u64>,
     pub(crate) reason: Option<String>,
@@ -45,7 +45,7 @@ pub(crate) struct AuditEntry {
     pub(crate) status: u16,
 }
 
-/// What a handler adds to the entry of its request: an extension of its response.
+/// The part that a handler adds to the entry of its request: an extension of its response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AuditNote {
     pub(crate) selection: Option<String>,

@@ -1,4 +1,4 @@
-//! What an operator's interface may be told about its surroundings.
+//! The settings of an operator's interface.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Options {
     /// The path under which a reverse proxy or another router serves this, such as `/raddle`;
     /// empty for the root. Links and the path of the cookie begin with it.
     pub prefix: String,
-    /// Who is let in.
+    /// How callers are known.
     pub sign_in: SignIn,
     /// Host names, with or without a port, that requests may name besides those of loopback.
     pub allowed_hosts: Vec<String>,
@@ -35,15 +35,15 @@ pub struct Options {
     pub session: Duration,
 }
 
-/// Who is let in.
+/// How callers are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignIn {
-    /// Those who have a token: this one, which is the owner's, or one that the broker knows.
+    /// By a token: this one, which is the owner's, or one that the broker knows.
     Tokens {
         /// The SHA-256 of the owner's token, if there is one.
         owner: Option<[u8; 32]>,
     },
-    /// Everyone, with this role: the router around this one, or the mode of the socket, decides who
+    /// All have this role: the router around this one, or the mode of the socket, decides who
     /// gets here.
     Trusted(Role),
 }

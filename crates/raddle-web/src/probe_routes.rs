@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use raddle_telemetry::metrics::MetricsPage;
+use raddle_telemetry::metrics::{MetricsPage, show_process};
 use tokio::time::timeout;
 
 use crate::{
@@ -71,6 +71,7 @@ pub(crate) const OPEN: &[Route] = &[
 
 async fn metrics(State(state): State<AppState>) -> Response {
     let mut page = MetricsPage::default();
+    show_process(&mut page);
     match timeout(WITHIN, state.metrics.show(&mut page)).await {
         Ok(()) => ([(CONTENT_TYPE, EXPOSITION)], page.into_text()).into_response(),
         Err(_) => unready("the broker did not answer in time").into_response(),

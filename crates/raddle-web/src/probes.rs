@@ -8,6 +8,7 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
+use raddle_telemetry::metrics::{MetricsPage, show_process};
 use tokio::time::timeout;
 
 /// Whether a service is ready, with a message.
@@ -24,14 +25,18 @@ pub(crate) const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Time limit for rendering the metrics.
 const PAGE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Serves `/metrics` with the result of `page`.
+/// Serves `/metrics`: the metrics of this process, and the result of `page`.
 pub fn metrics<F, P>(page: F) -> Router
 where
     F: Fn() -> P + Clone + Send + Sync + 'static,
     P: Future<Output = String> + Send,
 {
     let handler = async move || match timeout(PAGE_WITHIN, page()).await {
-        Ok(page) => ([(CONTENT_TYPE, EXPOSITION)], page).into_response(),
+        Ok(page) => {
+            let mut shown = MetricsPage::default();
+            show_process(&mut shown);
+            ([(CONTENT_TYPE, EXPOSITION)], shown.into_text() + &page).into_response()
+        }
         Err(_) => (
             StatusCode::SERVICE_UNAVAILABLE,
             "the metrics took too long\n",

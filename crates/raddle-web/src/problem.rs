@@ -16,9 +16,9 @@ use serde::Serialize;
 #[derive(Clone, Debug)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
-    /// What failed and why.
+    /// The failure and its reason.
     pub(crate) detail: String,
-    /// What to do next.
+    /// The next step.
     pub(crate) hint: Option<String>,
     /// Where in the query the error is, in bytes.
     pub(crate) position: Option<usize>,
@@ -32,7 +32,7 @@ pub(crate) struct Problem {
 pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct ProblemBody<'a> {
     title: &'a str,
     status: u16,
     detail: &'a str,
@@ -88,7 +88,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = Body {
+        let body = ProblemBody {
             title: self.status.canonical_reason().unwrap_or("Error"),
             status: self.status.as_u16(),
             detail: &self.detail,

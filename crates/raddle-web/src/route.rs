@@ -8,7 +8,7 @@ use axum::{Router, middleware, routing::MethodRouter};
 
 use crate::{
     api::hold,
-    auth::{Right, gate},
+    auth::{Right, authorize},
     state::AppState,
 };
 
@@ -22,9 +22,9 @@ pub(crate) struct Route {
     /// One line of documentation.
     pub(crate) summary: &'static str,
     pub(crate) parameters: &'static [Parameter],
-    /// What the body of the request holds.
+    /// The body of the request.
     pub(crate) body: Option<&'static str>,
-    /// What the body of the response holds.
+    /// The body of the response.
     pub(crate) returns: &'static str,
     /// Whether a request can wait for a change, and its answer has an `ETag`.
     pub(crate) is_held: bool,
@@ -69,7 +69,7 @@ const HELD: &[Parameter] = &[
     ),
 ];
 
-/// Who may use a route.
+/// The condition for the use of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Everyone, without sign-in.
@@ -178,7 +178,7 @@ pub(crate) fn router(state: &AppState, base: &str, routes: &'static [Route]) -> 
             !(state.options.is_read_only && route.is_unsafe() && route.access != Access::Open)
         })
         .fold(Router::new(), |router, route| {
-            let checks = middleware::from_fn_with_state((state.clone(), route), gate);
+            let checks = middleware::from_fn_with_state((state.clone(), route), authorize);
             let handler = (route.handler)();
             let held = if route.is_held {
                 handler.route_layer(middleware::from_fn_with_state(state.clone(), hold))

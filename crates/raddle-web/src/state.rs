@@ -1,11 +1,14 @@
-//! What all handlers share.
+//! State that all handlers share.
 
 use std::sync::Arc;
 
 use raddle_broker::Broker;
 use raddle_telemetry::metrics::QueueExporter;
 use raddle_view::failures::FailureReader;
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::{
+    sync::{Mutex, Semaphore, watch},
+    task::JoinSet,
+};
 
 use crate::{
     Options,
@@ -17,7 +20,7 @@ use crate::{
 /// The most open streams.
 const MAX_STREAMS: usize = 256;
 
-/// What all handlers share.
+/// State that all handlers share.
 #[derive(Clone)]
 pub(crate) struct AppState(Arc<Shared>);
 
@@ -36,10 +39,11 @@ pub(crate) struct Shared {
     pub(crate) streams: Arc<Semaphore>,
     /// The metrics of the broker.
     pub(crate) metrics: QueueExporter,
-    /// Remembers the last lines of failed tasks.
+    /// The operations that this server advances.
+    pub(crate) operations: Mutex<JoinSet<()>>,
+    /// Groups failures by cause, and remembers what it has read of them.
     pub(crate) failures: Mutex<FailureReader>,
     /// Fans changes out to live pages.
-    #[expect(dead_code, reason = "no page is live yet")]
     pub(crate) live: Hub,
     stopping: watch::Sender<bool>,
 }
@@ -54,6 +58,7 @@ impl AppState {
             throttle: Throttle::default(),
             strangers: Strangers::default(),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
+            operations: Mutex::default(),
             failures: Mutex::default(),
             live: Hub::default(),
             stopping: watch::Sender::new(false),
@@ -63,6 +68,16 @@ impl AppState {
     /// The broker.
     pub(crate) fn broker(&self) -> &dyn Broker {
         &*self.0.broker
+    }
+
+    /// The broker, for work beside the requests.
+    pub(crate) fn shared_broker(&self) -> Arc<dyn Broker> {
+        Arc::clone(&self.0.broker)
+    }
+
+    /// Becomes true when the server stops.
+    pub(crate) fn stopping_receiver(&self) -> watch::Receiver<bool> {
+        self.0.stopping.subscribe()
     }
 
     /// A path of this interface as browsers see it. `path` begins with `/`.

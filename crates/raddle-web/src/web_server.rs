@@ -73,6 +73,7 @@ impl WebServer {
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         let mut connections = JoinSet::new();
         let mut shutdown = pin!(shutdown);
+        app.resume_operations().await;
         loop {
             let accepted = async {
                 let permit = Arc::clone(&permits).acquire_owned().await;

@@ -25,6 +25,8 @@ mod spawner;
 mod spec;
 mod submit;
 mod task;
+#[cfg(feature = "top")]
+mod top;
 mod web;
 mod worker;
 
@@ -39,6 +41,8 @@ use raddle_model::HumanDuration;
 
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
+#[cfg(feature = "top")]
+pub(crate) use top::*;
 pub(crate) use {
     batch::*, failures::*, group::*, host::*, log::*, manager::*, metrics::*, operation::*,
     queue::*, schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, web::*, worker::*,
@@ -122,6 +126,9 @@ pub(crate) enum Command {
         #[arg(short, long)]
         watch: bool,
     },
+    /// Watch tasks, failures, queues and workers on the terminal, and act on them
+    #[cfg(feature = "top")]
+    Top(TopArgs),
     /// Wait until tasks are finished
     Wait(WaitArgs),
     /// Print the full id of a task from its last ten digits

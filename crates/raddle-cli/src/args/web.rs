@@ -40,7 +40,7 @@ pub(crate) enum WebCommand {
   raddle web open 2140161024             the page of a task
   raddle web open 'state:failed queue:mail'")]
     Open {
-        /// What to open: the id of a task or its last ten digits, or a query
+        /// The page to open: the id of a task or its last ten digits, or a query
         #[arg(value_name = "TID|QUERY")]
         what: Option<String>,
         /// The address of the server, if it is not the one of this project
@@ -60,7 +60,7 @@ pub(crate) enum TokenCommand {
   raddle web token add grafana --role viewer --expires 90d
   raddle web token add deploy --role operator --right submit")]
     Add {
-        /// Who or what uses it
+        /// The person or program that uses it
         name: String,
         /// viewer sees states; reader sees data, too; operator also controls, retries and scales;
         /// owner does everything

@@ -35,6 +35,8 @@ mod status;
 mod stop;
 mod submit;
 mod task_explain;
+#[cfg(feature = "top")]
+mod top;
 mod tree;
 mod up;
 mod wait;
@@ -129,6 +131,8 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Result(args) => result::result(&shared()?, &args).await,
         Command::Logs(args) => logs::logs(&shared()?, &args).await,
         Command::Status { watch } => status::status(&shared()?, watch).await,
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::top(&shared()?, &args).await,
         Command::Wait(args) => wait::wait(&shared()?, &args).await,
         Command::Tid { tid } => inspect::tid(&shared()?, tid).await,
         Command::Task(command) => task(&shared()?, command).await,

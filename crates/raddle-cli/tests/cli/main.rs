@@ -53,6 +53,8 @@ mod spawner;
 mod submit;
 #[cfg(feature = "docker")]
 mod task_containers;
+#[cfg(feature = "top")]
+mod top;
 mod trace;
 mod waiting;
 mod web;

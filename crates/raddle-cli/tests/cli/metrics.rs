@@ -135,6 +135,11 @@ fn a_worker_serves_its_task_counters() {
     ]);
     let url = url_of(&worker);
     scrape(&url).passes();
+    scrape(&url).has(&["build_info", "process_resident_memory_bytes"]);
+    for probe in ["/healthz", "/readyz"] {
+        // Fails unless the answer is 200.
+        scrape(&url.replace("/metrics", probe));
+    }
     let tids = world.submit(&["--array", "1-3", "--", "true"]);
     let failed = world.submit(&["--retry", "1", "--retry-base", "0.01", "--", "false"]);
     let late = world.submit(&["--timeout", "0.2", "--", "sleep", "60"]);
@@ -513,6 +518,8 @@ fn prometheus_accepts_the_rules() {
     for args in [
         ["check", "rules", "alerts.yml"],
         ["test", "rules", "alerts.test.yml"],
+        ["check", "rules", "recording.yml"],
+        ["test", "rules", "recording.test.yml"],
     ] {
         let ran = Command::new("promtool")
             .args(args)
@@ -521,4 +528,94 @@ fn prometheus_accepts_the_rules() {
             .unwrap();
         assert!(ran.status.success(), "{args:?}: {ran:?}");
     }
+}
+
+/// The words of an expression that name a series.
+fn series_names(expression: &str) -> impl Iterator<Item = &str> {
+    let is_name = |char: char| char.is_ascii_alphanumeric() || "_:".contains(char);
+    let words = expression.split(move |char| !is_name(char));
+    words.filter(|word| {
+        let prefixes = ["raddle_", "raddle:", "warm_spawner_", "worker_", "queue_"];
+        prefixes.iter().any(|prefix| word.starts_with(prefix))
+    })
+}
+
+#[test]
+fn the_dashboard_shows_series_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let (page, rules) = (
+        read("docs/reference/metrics.md"),
+        read("deploy/prometheus/recording.yml"),
+    );
+    let exists = |name: &str| {
+        // The page names some by their last part: `raddle_tasks_delayed`, `_paused`.
+        let last = name.strip_prefix("raddle_tasks").unwrap_or(name);
+        let name = name.strip_suffix("_bucket").unwrap_or(name);
+        let in_page = |part: &str| {
+            page.contains(&format!("`{part}`")) || page.contains(&format!("`{part}{{"))
+        };
+        in_page(name) || in_page(last) || rules.contains(&format!("record: {name}\n"))
+    };
+    let dashboard: Value = serde_json::from_str(&read("deploy/grafana/raddle.json")).unwrap();
+    let source = serde_json::json!({ "type": "prometheus", "uid": "${datasource}" });
+    assert_eq!(dashboard["templating"]["list"][0]["type"], "datasource");
+    let (mut ids, mut cells, mut expressions) = (Vec::new(), Vec::new(), Vec::new());
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(!panel["title"].as_str().unwrap().is_empty());
+        ids.push(panel["id"].as_u64().unwrap());
+        let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        for x in place("x")..place("x") + place("w") {
+            cells.extend((place("y")..place("y") + place("h")).map(|y| (x, y)));
+        }
+        if panel["type"] == "row" {
+            continue;
+        }
+        assert_eq!(panel["datasource"], source);
+        assert!(!panel["description"].as_str().unwrap().is_empty());
+        let targets = panel["targets"].as_array().unwrap();
+        assert!(!targets.is_empty(), "{} shows nothing", panel["title"]);
+        for target in targets {
+            assert_eq!(target["datasource"], source);
+            expressions.push(target["expr"].as_str().unwrap());
+        }
+    }
+    assert!(
+        cells.iter().all(|(x, _)| *x < 24),
+        "the grid has 24 columns"
+    );
+    for all in [ids.len(), cells.len()].into_iter().zip([
+        ids.iter().collect::<std::collections::BTreeSet<_>>().len(),
+        cells
+            .iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .len(),
+    ]) {
+        assert_eq!(all.0, all.1, "an id is used twice, or panels overlap");
+    }
+    for expression in expressions.iter().copied().chain(
+        rules
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("expr: ")),
+    ) {
+        let names: Vec<&str> = series_names(expression).collect();
+        assert!(!names.is_empty(), "{expression} reads no series");
+        for name in names {
+            assert!(exists(name), "{name} in {expression} does not exist");
+        }
+    }
+    // Prometheus parses each expression as a rule.
+    let rules: Vec<Value> = (0..)
+        .zip(&expressions)
+        .map(|(number, expr)| serde_json::json!({ "record": format!("panel:{number}"), "expr": expr }))
+        .collect();
+    let world = World::new();
+    let file = serde_json::json!({ "groups": [{ "name": "panels", "rules": rules }] });
+    let path = world.file("panels.yml", file.to_string());
+    let ran = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(path)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
 }

@@ -22,12 +22,14 @@
 //! | `process_metrics.rs`, `attempt_span.rs` | the metrics of a process; an attempt as a span |
 //! | `metered_broker.rs` | a broker that counts what passes through it |
 //! | `log_counter.rs` | counting from the event log |
+//! | `own_process.rs` | version, processor time, memory and descriptors of this process |
 //! | `queue.rs` | metrics of the broker itself |
 
 mod attempt_span;
 mod histogram;
 mod log_counter;
 mod metered_broker;
+mod own_process;
 mod process_metrics;
 mod queue;
 mod task_counters;
@@ -36,6 +38,7 @@ mod text_format;
 pub use attempt_span::{AttemptRecorder, AttemptSpan};
 pub use log_counter::{LogCounter, SpawnerIds};
 pub use metered_broker::MeteredBroker;
+pub use own_process::show_process;
 pub use process_metrics::{ExitReason, Metrics};
 pub use queue::QueueExporter;
 pub use text_format::{MetricFamily, MetricKind, MetricsPage};

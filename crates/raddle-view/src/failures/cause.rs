@@ -4,8 +4,8 @@ use raddle_model::ExitStatus;
 
 /// The longest line, in characters.
 const MAX_LINE: usize = 200;
-/// Hexadecimal words from this length on are ids.
-const MIN_HEX: usize = 8;
+/// Hexadecimal words with a digit are ids from this length on: a part of a UUID has four digits.
+const MIN_HEX: usize = 4;
 /// Directories in which each program has a name of its own.
 const TEMPORARY: [&str; 3] = ["/tmp/", "/var/tmp/", "/run/user/"];
 
@@ -28,7 +28,7 @@ pub(super) fn last_line(output: &[u8]) -> String {
 }
 
 /// Removes escape sequences of terminals, and control characters except line ends.
-fn strip_escapes(text: &str) -> String {
+pub fn strip_escapes(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(char) = chars.next() {

@@ -10,7 +10,7 @@ use raddle_broker::{Broker, OutputStream};
 use raddle_model::{TaskQuery, TaskView, Tid, WorkerEntry};
 use serde::Serialize;
 
-pub use cause::normalize_line;
+pub use cause::{normalize_line, strip_escapes};
 
 use crate::{
     Result,

@@ -1,7 +1,9 @@
 //! The audit trail, the newest entry first.
 
+use std::collections::VecDeque;
+
 use axum::{Json, extract::State};
-use raddle_broker::PeekRequest;
+use raddle_broker::{Message, PeekRequest};
 use raddle_model::QueueName;
 use serde::Deserialize;
 use serde_json::Value;
@@ -27,9 +29,19 @@ pub(super) async fn audit(
     AsOf(as_of): AsOf,
     Params(params): Params<AuditParams>,
 ) -> Result<Json<Page>> {
-    let limit = limit(params.limit) as usize;
+    let newest = newest_entries(&state, limit(params.limit) as usize).await?;
+    let entries = newest.into_iter().filter_map(|message| {
+        let mut entry: Value = serde_json::from_str(&message.body).ok()?;
+        entry["id"] = message.id.to_string().into();
+        Some(entry)
+    });
+    Ok(Json(Page::whole(entries, as_of)))
+}
+
+/// The newest entries as they are stored, the newest first.
+pub(crate) async fn newest_entries(state: &AppState, limit: usize) -> Result<VecDeque<Message>> {
     // Queues are read from the oldest message on; the trail is bounded.
-    let (mut newest, mut after) = (std::collections::VecDeque::new(), 0);
+    let (mut newest, mut after) = (VecDeque::new(), 0);
     loop {
         let peek = PeekRequest {
             queue: QueueName::Free(QUEUE.into()),
@@ -48,10 +60,5 @@ pub(super) async fn audit(
             break;
         }
     }
-    let entries = newest.into_iter().filter_map(|message| {
-        let mut entry: Value = serde_json::from_str(&message.body).ok()?;
-        entry["id"] = message.id.to_string().into();
-        Some(entry)
-    });
-    Ok(Json(Page::whole(entries, as_of)))
+    Ok(newest)
 }

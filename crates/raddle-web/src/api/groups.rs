@@ -29,7 +29,7 @@ pub(super) async fn show(
     found.map(Json).ok_or_else(absent)
 }
 
-/// What to change.
+/// The change.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GroupChange {

@@ -1,4 +1,4 @@
-//! What this server is, and what the caller may do.
+//! The version of this server, and the rights of the caller.
 
 use axum::{Extension, Json, extract::State};
 use serde_json::{Value, json};

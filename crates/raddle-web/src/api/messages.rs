@@ -111,7 +111,7 @@ pub(super) async fn write(
     Ok(noted(&name, count, Json(records)))
 }
 
-/// What a message to this queue does besides being stored: it runs a task, or controls one.
+/// The right that a message to this queue needs besides, because it runs a task or controls one.
 fn right_to_write(queue: &QueueName) -> Option<Right> {
     use raddle_model::queue_name::{ManagerQueue, SystemQueue, TaskQueue};
     match (queue, queue.desk()) {

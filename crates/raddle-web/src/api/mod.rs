@@ -1,6 +1,6 @@
 //! The API under `/api/v1`: JSON in the shapes of the CLI's `--json`.
 
-mod audit;
+pub(crate) mod audit;
 pub(crate) mod control;
 mod events;
 pub(crate) mod extract;
@@ -9,10 +9,12 @@ mod hold;
 mod info;
 mod messages;
 pub(crate) mod openapi;
+pub(crate) mod operations;
 mod output;
 pub(crate) mod reply;
 mod routes;
 mod schedules;
+mod series;
 pub(crate) mod sse;
 mod status;
 pub(crate) mod submit;

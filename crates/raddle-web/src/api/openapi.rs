@@ -113,7 +113,7 @@ This page is generated from the table of routes, as is the OpenAPI 3.1 document 
 - Paths are relative to `/api/v1`. A request has the header `Authorization: Bearer TOKEN`, or the cookie of a browser that has signed in.
 - Bodies are JSON. Ids are text: they have 19 digits. Times are RFC 3339. A record has the shape of the command that is named, with `--json`.
 - A list is `items`, `next` (the `cursor` of the next part, or null), `as_of` (the id of the last event before it was read), `looked_at` and `complete`. It has no total, which would count all records.
-- An error is `application/problem+json`: `title`, `status`, `detail`, and as it applies `hint` (what to do next), `position` (in the query), `tid` and `right` (the one that is missing). The statuses: 400 malformed, 401 not signed in, 403 not allowed, 404 not there, 409 in the way of the task `tid`, 412 changed meanwhile, 413 too large, 415 not JSON, 421 another host name, 422 refused, 429 too many wrong tokens, 503 the broker does not answer.
+- An error is `application/problem+json`: `title`, `status`, `detail`, and as it applies `hint` (the next step), `position` (in the query), `tid` and `right` (the one that is missing). The statuses: 400 malformed, 401 not signed in, 403 not allowed, 404 not there, 409 in conflict with the task `tid`, 412 changed meanwhile, 413 too large, 415 not JSON, 421 another host name, 422 refused, 429 too many wrong tokens, 503 the broker does not answer.
 - `?wait=30s&after=ID` holds a request until an event after `ID`. Each answer of such a route has an `ETag`; `If-None-Match` gets a 304.
 
 Roles and rights: *viewer* has `see`; *reader* also `see-data`; *operator* also `control`, `retry` and `scale`; *owner* all, also `delete`, `messages`, `submit` and `admin`. A token can have single rights besides its role.
@@ -174,10 +174,10 @@ fn problem() -> Value {
         "properties": {
             "title": { "type": "string" },
             "status": { "type": "integer" },
-            "detail": { "type": "string", "description": "What failed, and why." },
-            "hint": { "type": "string", "description": "What to do next." },
+            "detail": { "type": "string", "description": "The failure and its reason." },
+            "hint": { "type": "string", "description": "The next step." },
             "position": { "type": "integer", "description": "How many characters of the query are before the mistake." },
-            "tid": { "type": "string", "description": "The task that is in the way, or that was named." },
+            "tid": { "type": "string", "description": "The task in conflict, or the named one." },
             "right": { "type": "string", "description": "The right that is missing." },
         },
     })

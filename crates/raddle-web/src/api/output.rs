@@ -141,7 +141,7 @@ fn bytes_of(
     Body::from_stream(stream::unfold((state, range), next))
 }
 
-/// What a `Range` header asks for.
+/// The meaning of a `Range` header.
 #[derive(Debug, PartialEq, Eq)]
 enum RangeRequest {
     Part(Range<u64>),

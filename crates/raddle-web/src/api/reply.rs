@@ -10,7 +10,7 @@ use crate::auth::{Caller, Right};
 const DEFAULT_LIMIT: u32 = 50;
 /// The most items of a list.
 pub(crate) const MAX_LIMIT: u32 = 1000;
-/// What stands for a value that the caller may not see.
+/// Stands for a value that the caller may not see.
 const HIDDEN: &str = "…";
 
 /// A part of a list.

@@ -3,8 +3,8 @@
 use axum::routing::{delete, get, patch, post, put};
 
 use super::{
-    audit, control, events, groups, info, messages, openapi, output, schedules, status, submit,
-    tasks,
+    audit, control, events, groups, info, messages, openapi, operations, output, schedules, series,
+    status, submit, tasks,
 };
 use crate::{
     auth::Right::{Admin, Control, Delete, Messages, Retry, Scale, See, SeeData, Submit},
@@ -100,6 +100,10 @@ pub(crate) const ROUTES: &[Route] = &[
     Route::api(Get, "/queues/{queue}", Needs(See), "The size and age of a queue", || get(status::queue))
         .held()
         .returns("As `raddle queue stats --json`"),
+    Route::api(Post, "/queues/{queue}/pause", Needs(Control), "Pauses a queue: nothing is claimed from it", || post(status::pause_queue))
+        .returns("As `raddle queue pause --json`"),
+    Route::api(Post, "/queues/{queue}/resume", Needs(Control), "Resumes a queue", || post(status::resume_queue))
+        .returns("As `raddle queue resume --json`"),
     Route::api(Get, "/workers", Needs(See), "The live workers", || get(status::workers))
         .held()
         .returns("A list, as `raddle worker list --json`"),
@@ -167,7 +171,24 @@ pub(crate) const ROUTES: &[Route] = &[
     Route::api(Get, "/events", Needs(See), "The event log, the oldest first; a stream with `Accept: text/event-stream`", || get(events::events))
         .parameters(&[("after", "Only events after this id; a stream without it begins now"), LIMIT])
         .returns("A list of events, or a stream whose ids are those of the log: `Last-Event-ID` continues it"),
-    Route::api(Get, "/audit", Needs(Admin), "Who has changed what, the newest first", || get(audit::audit))
+    Route::api(Get, "/series", Needs(See), "Outcomes by minute and name, of 72 hours at most", || get(series::series))
+        .parameters(&[
+            ("name", "Only tasks of this name"),
+            ("from", "The first minute, as a time: an hour ago unless given"),
+            ("until", "The time after the last minute: now unless given"),
+        ])
+        .returns("A list of minutes"),
+    Route::api(Post, "/operations", SignedIn, "Retries, stops, kills, deletes or moves many tasks; needs the right to the action", || post(operations::start))
+        .body("`action` (`retry`, `stop`, `kill`, `delete` or `{\"move\": {\"queue\": NAME}}`), and `tids` or `q`; `as_of` of the list that you have seen, `expect` (how many), `reason`, `dry_run`")
+        .returns("202, and the operation; with `dry_run`, `count` and `sample`. Tasks that have changed after `as_of` are left alone. 409 if `expect` does not fit"),
+    Route::api(Get, "/operations", Needs(See), "Operations, the newest first", || get(operations::list))
+        .parameters(&[LIMIT])
+        .returns("A list, as `raddle operation list --json`"),
+    Route::api(Get, "/operations/{id}", Needs(See), "One operation and its progress", || get(operations::show))
+        .returns("As `raddle operation status --json`"),
+    Route::api(Post, "/operations/{id}/cancel", SignedIn, "Cancels an operation, for those with the right to its action; its changes stay", || post(operations::cancel))
+        .returns("As `raddle operation cancel --json`"),
+    Route::api(Get, "/audit", Needs(Admin), "Changes and their authors, the newest first", || get(audit::audit))
         .parameters(&[LIMIT])
         .returns("A list of entries"),
     Route::api(Get, "/doctor", Needs(See), "Checks of the broker and of this machine", || get(status::doctor))

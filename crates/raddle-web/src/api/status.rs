@@ -56,6 +56,30 @@ pub(super) async fn queue(
     Ok(Json(queues::stats(state.broker(), &queue).await?))
 }
 
+pub(super) async fn pause_queue(
+    State(state): State<AppState>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
+    set_paused(&state, name, true).await
+}
+
+pub(super) async fn resume_queue(
+    State(state): State<AppState>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>> {
+    set_paused(&state, name, false).await
+}
+
+async fn set_paused(state: &AppState, queue: String, paused: bool) -> Result<Json<Value>> {
+    let changed = state
+        .broker()
+        .set_queue_paused(queue.clone(), paused)
+        .await?;
+    Ok(Json(
+        json!({ "queue": queue, "paused": paused, "changed": changed }),
+    ))
+}
+
 pub(super) async fn workers(
     State(state): State<AppState>,
     AsOf(as_of): AsOf,

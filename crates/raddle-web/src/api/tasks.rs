@@ -116,7 +116,7 @@ pub(super) async fn tree(
 
 /// Which events to list.
 #[derive(Deserialize)]
-pub(super) struct EventParams {
+pub(super) struct TaskEventParams {
     after: Option<u64>,
     limit: Option<u32>,
 }
@@ -125,7 +125,7 @@ pub(super) async fn events(
     State(state): State<AppState>,
     AsOf(as_of): AsOf,
     TaskPath(tid): TaskPath,
-    Params(params): Params<EventParams>,
+    Params(params): Params<TaskEventParams>,
 ) -> Result<Json<Page>> {
     let (limit, after) = (limit(params.limit), params.after.unwrap_or(0));
     // The events of a task begin with its own id.

@@ -16,7 +16,7 @@ use crate::{
     state::AppState,
 };
 
-/// Who asks, and what they may do.
+/// The sender of a request, and its rights.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// The name of the token.

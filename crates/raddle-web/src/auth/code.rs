@@ -18,16 +18,16 @@ pub(crate) const QUEUE: &str = "raddle.web.codes";
 pub const CODE_LIFETIME: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct CodeRecord {
     sha256: String,
     expires_at: Timestamp,
 }
 
-/// Stores a code that signs in as owner, and returns it. Who can call this can open the broker, and
-/// so may do everything already.
+/// Stores a code that signs in as owner, and returns it. A process that can
+/// call this can open the broker, and so may do everything already.
 pub async fn create_code(broker: &dyn Broker) -> raddle_broker::Result<String> {
     let code = to_hex(&random_bytes()[..16]);
-    let record = Record {
+    let record = CodeRecord {
         sha256: to_hex(&sha256(&code)),
         expires_at: Timestamp::now() + CODE_LIFETIME,
     };
@@ -43,7 +43,7 @@ pub(super) async fn redeem_code(broker: &dyn Broker, code: &str) -> raddle_broke
     let (hash, now) = (to_hex(&sha256(code)), Timestamp::now());
     let mut is_valid = false;
     for message in read_messages(broker, QUEUE).await? {
-        let record = serde_json::from_str::<Record>(&message.body).ok();
+        let record = serde_json::from_str::<CodeRecord>(&message.body).ok();
         let is_live = record
             .as_ref()
             .is_some_and(|record| now < record.expires_at);

@@ -58,7 +58,7 @@ pub(crate) const ROUTES: &[Route] = &[
     .face(Face::Either),
 ];
 
-/// What someone signs in with.
+/// The credentials of a sign-in.
 #[derive(Default, Deserialize)]
 struct SignInRequest {
     code: Option<String>,

@@ -1,13 +1,13 @@
-//! Who asks, what they may do, and the checks in front of every route.
+//! Identities, rights, and the checks in front of every route.
 //!
 //! The order of the checks is the same for all methods: host name (`host.rs`), sign-in
 //! (`caller.rs`), origin of requests that change something (`origin.rs`), type of the body, right
-//! (`gate.rs`). What is refused is in the audit trail, too.
+//! (`authorizer.rs`). Refused requests are in the audit trail, too.
 
+mod authorizer;
 mod caller;
 mod code;
 mod cookie;
-mod gate;
 mod headers;
 mod host;
 mod login;
@@ -20,8 +20,8 @@ pub use code::{CODE_LIFETIME, create_code};
 pub use right::{Right, Rights, Role, UnknownRight, UnknownRole};
 pub use token::{NewToken, Token, add_token, hash_token, list_tokens, new_token, revoke_token};
 
+pub(crate) use authorizer::authorize;
 pub(crate) use caller::{Caller, Credential};
-pub(crate) use gate::gate;
 pub(crate) use headers::add_headers;
 pub(crate) use host::{PeerAddress, check_host};
 pub(crate) use login::ROUTES;

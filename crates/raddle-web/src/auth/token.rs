@@ -25,7 +25,7 @@ pub struct Token {
     /// Its id.
     pub id: Tid,
     #[serde(flatten)]
-    record: Record,
+    record: TokenRecord,
 }
 
 /// A token to add.
@@ -42,7 +42,7 @@ pub struct NewToken {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Record {
+struct TokenRecord {
     name: String,
     role: Role,
     #[serde(default)]
@@ -82,7 +82,7 @@ impl Token {
     }
 
     fn parse(message: Message) -> Option<Self> {
-        // A record that a newer version wrote lets nobody in.
+        // A record that a newer version wrote opens nothing.
         let record = serde_json::from_str(&message.body).ok()?;
         Some(Self {
             id: message.id,
@@ -104,7 +104,7 @@ pub fn hash_token(token: &str) -> [u8; 32] {
 /// Adds a token. Returns its id and the token, which is not stored.
 pub async fn add_token(broker: &dyn Broker, new: NewToken) -> raddle_broker::Result<(Tid, String)> {
     let token = new_token();
-    let record = Record {
+    let record = TokenRecord {
         name: new.name,
         role: new.role,
         rights: new.rights,

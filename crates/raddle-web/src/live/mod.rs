@@ -1,10 +1,22 @@
 //! Live updates of pages.
+//!
+//! ```text
+//!  event log ─► tail ─► topics ─► sessions ─► SSE ─► browser
+//!                (one)   (one per screen)  (one per browser)
+//! ```
+//!
+//! A topic is a screen: the path and the query string of a page, and the rows that it shows. When
+//! the log has moved, each topic that someone looks at is rendered again, at most four times a
+//! second, by the function that renders the page, and the parts that differ are sent as HTML with
+//! the ids of the elements that they replace. So a patch always shows what a reload would, however
+//! many events came in between.
+//!
+//! Without sessions nothing runs.
 
-use crate::route::Route;
+mod fragments;
+mod hub;
+mod routes;
+mod topic;
 
-/// Fans changes out to live pages.
-#[derive(Default)]
-pub(crate) struct Hub;
-
-/// The routes of live updates.
-pub(crate) const ROUTES: &[Route] = &[];
+pub(crate) use hub::Hub;
+pub(crate) use routes::ROUTES;

@@ -1,4 +1,4 @@
-//! What the API answers.
+//! Answers of the API.
 
 use std::time::Duration;
 
@@ -466,6 +466,113 @@ async fn the_reference_document_names_every_route() {
         .collect();
     let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
     assert_eq!(distinct.len(), ids.len());
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_operation_changes_what_was_seen() {
+    let world = World::new().await;
+    let mut tids = Vec::new();
+    for _ in 0..5 {
+        let spec = TaskSpec {
+            queue: "aside".into(),
+            ..TaskSpec::command(["true"])
+        };
+        tids.push(world.submit(spec).await);
+    }
+    let page = world
+        .get("/api/v1/tasks?q=queue:aside")
+        .await
+        .expect(200)
+        .json();
+    // One more, after the list was read.
+    let late = TaskSpec {
+        queue: "aside".into(),
+        ..TaskSpec::command(["true"])
+    };
+    let late = world.submit(late).await;
+    let request = |more: &Value| {
+        let mut body = json!({ "action": "stop", "q": "queue:aside", "as_of": page["as_of"], "reason": "drill" });
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        body
+    };
+    let dry = world
+        .post("/api/v1/operations", &request(&json!({ "dry_run": true })))
+        .await;
+    assert_eq!(dry.expect(200).json()["count"], 5);
+    world
+        .post("/api/v1/operations", &request(&json!({ "expect": 4 })))
+        .await
+        .expect(409);
+    let viewer = world.token(crate::auth::Role::Viewer, &[]).await;
+    let body = request(&json!({}));
+    let refused = Request::new("POST", "/api/v1/operations")
+        .token(&viewer)
+        .json(&body);
+    assert_eq!(
+        world.send(refused).await.expect(403).json()["right"],
+        "control"
+    );
+    let started = world
+        .post("/api/v1/operations", &request(&json!({ "expect": 5 })))
+        .await
+        .expect(202);
+    let path = started.header("location").unwrap().to_owned();
+    super::world::wait_until("it is over", async || {
+        world.get(&path).await.json()["state"] == "completed"
+    })
+    .await;
+    assert_eq!(world.get(&path).await.json()["done"], 5);
+    for tid in tids {
+        let task = world.broker.task(tid).await.unwrap().unwrap();
+        assert_eq!(task.state, TaskState::Cancelled);
+    }
+    let late = world.broker.task(late).await.unwrap().unwrap();
+    assert_eq!(late.state, TaskState::Created, "it came after the list");
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_goes_on_with_the_operations_of_a_killed_one() {
+    use raddle_broker::operations::{NewOperation, OperationAction, OperationSelection};
+    let world = World::new().await;
+    let tid = world.submit(TaskSpec::command(["true"])).await;
+    let operation = NewOperation {
+        action: OperationAction::Stop,
+        selection: OperationSelection::Tasks(vec![tid]),
+        as_of: tid,
+        expected: None,
+        reason: String::new(),
+        by: "test".into(),
+    };
+    world.broker.start_operation(operation).await.unwrap();
+    let app = crate::App::new(
+        std::sync::Arc::clone(&world.broker),
+        crate::Options::default(),
+    );
+    app.resume_operations().await;
+    super::world::wait_until("it is stopped", async || {
+        world.broker.task(tid).await.unwrap().unwrap().state == TaskState::Cancelled
+    })
+    .await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_is_paused_and_resumed() {
+    let world = World::new().await;
+    for (action, paused) in [("pause", true), ("resume", false)] {
+        for changed in [true, false] {
+            let path = format!("/api/v1/queues/mail/{action}");
+            let answer = world.post(&path, &json!({})).await.expect(200).json();
+            let expected = json!({ "queue": "mail", "paused": paused, "changed": changed });
+            assert_eq!(answer, expected);
+        }
+    }
+    world.get("/api/v1/series").await.expect(200);
+    world.get("/api/v1/series?from=x").await.expect(400);
     world.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! An HTTP client that sends what it is told to, byte by byte.
+//! An HTTP client that sends exactly the given bytes.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -10,7 +10,7 @@ use tokio::{
 
 /// Where a server is.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum ServerAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
@@ -72,13 +72,13 @@ impl Request {
     }
 
     /// Sends the head and the body, and leaves the answer to be read.
-    pub(super) async fn open(&self, place: &Place) -> io::Result<Box<dyn Connection>> {
+    pub(super) async fn open(&self, place: &ServerAddress) -> io::Result<Box<dyn Connection>> {
         let (mut connection, host): (Box<dyn Connection>, String) = match place {
-            Place::Tcp(address) => (
+            ServerAddress::Tcp(address) => (
                 Box::new(TcpStream::connect(address).await?),
                 address.to_string(),
             ),
-            Place::Unix(path) => (
+            ServerAddress::Unix(path) => (
                 Box::new(UnixStream::connect(path).await?),
                 "localhost:9460".into(),
             ),
@@ -105,7 +105,7 @@ impl Request {
         Ok(connection)
     }
 
-    pub(super) async fn send(&self, place: &Place) -> Answer {
+    pub(super) async fn send(&self, place: &ServerAddress) -> Answer {
         let mut connection = self.open(place).await.unwrap();
         let mut bytes = Vec::new();
         connection.read_to_end(&mut bytes).await.unwrap();

@@ -1,4 +1,4 @@
-//! What pages of other sites, other servers on this machine, and rebound names try.
+//! Attempts of pages of other sites, of other servers on this machine, and of rebound names.
 
 use raddle_model::{TaskSpec, TaskState};
 use serde_json::json;

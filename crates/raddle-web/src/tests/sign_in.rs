@@ -143,7 +143,7 @@ async fn many_wrong_tokens_are_too_many() {
     assert_eq!(answer.header("retry-after"), Some("5"));
     let login = Request::new("POST", "/login").json(&json!({ "token": "wrong" }));
     world.send(login).await.expect(429);
-    // Nobody who has a token is locked out.
+    // A caller with a token is not locked out.
     world.get("/api/v1/status").await.expect(200);
     world.stop().await;
 }

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::client::{Answer, Place, Request};
+use super::client::{Answer, Request, ServerAddress};
 use crate::{
     App, Options, SignIn, WebServer,
     auth::{NewToken, Right, Role, add_token, hash_token},
@@ -25,7 +25,7 @@ pub(super) const OWNER: &str = "raddle_the-owner's-token-of-this-test";
 /// A running server.
 pub(super) struct World {
     pub(super) broker: Arc<dyn Broker>,
-    pub(super) place: Place,
+    pub(super) place: ServerAddress,
     _directory: TempDir,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<()>,
@@ -52,7 +52,13 @@ impl World {
             ..Options::default()
         });
         let server = WebServer::tcp(listener, None);
-        Self::serve(directory, broker, Place::Tcp(address), server, options)
+        Self::serve(
+            directory,
+            broker,
+            ServerAddress::Tcp(address),
+            server,
+            options,
+        )
     }
 
     /// A server at a Unix socket.
@@ -66,13 +72,19 @@ impl World {
             sign_in: SignIn::Trusted(Role::Owner),
             ..Options::default()
         };
-        Self::serve(directory, broker, Place::Unix(path), server, options)
+        Self::serve(
+            directory,
+            broker,
+            ServerAddress::Unix(path),
+            server,
+            options,
+        )
     }
 
     fn serve(
         directory: TempDir,
         broker: Arc<dyn Broker>,
-        place: Place,
+        place: ServerAddress,
         server: WebServer,
         options: Options,
     ) -> Self {
@@ -138,8 +150,8 @@ impl World {
     /// The address, as a browser puts it into `Host` and `Origin`.
     pub(super) fn host(&self) -> String {
         match &self.place {
-            Place::Tcp(address) => address.to_string(),
-            Place::Unix(_) => "localhost:9460".into(),
+            ServerAddress::Tcp(address) => address.to_string(),
+            ServerAddress::Unix(_) => "localhost:9460".into(),
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) async fn open(context: &Context, what: Option<String>, url: Option<St
     };
     if base.starts_with("unix:") {
         return Err(Failure::Usage(format!(
-            "the server listens at {base}, where nobody signs in: forward it with 'ssh -L 9460:PATH HOST', and open http://localhost:9460"
+            "the server listens at {base}, which needs no sign-in: forward it with 'ssh -L 9460:PATH HOST', and open http://localhost:9460"
         )));
     }
     let broker = context.open_existing().await?;

@@ -223,6 +223,8 @@ pub(super) struct PoolCore {
     pub(super) fresh: VecDeque<usize>,
     /// Tasks that crashed a host while they were alone in it.
     poisons: VecDeque<Tid>,
+    /// Whether a fresh host is started ahead of the next attempt that asks for one.
+    pub(super) keeps_spare: bool,
     pub(super) hosts: BTreeMap<HostId, Host>,
     pub(super) last_host: HostId,
     last_run: u64,
@@ -249,6 +251,7 @@ impl PoolCore {
             alone: VecDeque::new(),
             fresh: VecDeque::new(),
             poisons: VecDeque::new(),
+            keeps_spare: false,
             hosts: BTreeMap::new(),
             last_host: 0,
             last_run: 0,
@@ -328,9 +331,10 @@ impl PoolCore {
             _ => "",
         };
         let kind = self.options.routines.get(name).copied().unwrap_or_default();
-        let is_fresh = self.options.is_fresh
-            || claim.spec.isolation() > Isolation::Shared
-            || self.poisons.contains(&claim.attempt_id.tid);
+        let asks_for_fresh = self.options.is_fresh || claim.spec.isolation() > Isolation::Shared;
+        // A program that starts slowly is started before the next such attempt comes.
+        self.keeps_spare |= asks_for_fresh && self.options.program != HostProgram::Own;
+        let is_fresh = asks_for_fresh || self.poisons.contains(&claim.attempt_id.tid);
         self.attempts.insert(
             slot,
             PoolAttempt {

@@ -58,7 +58,10 @@ impl PoolCore {
                     if self.options.is_fresh { 0 } else { most },
                 ),
                 (Purpose::Alone, suspects.min(most)),
-                (Purpose::Fresh, fresh.min(most)),
+                (
+                    Purpose::Fresh,
+                    (fresh + usize::from(self.keeps_spare)).min(most),
+                ),
             ] {
                 for _ in count(purpose, self)..wanted {
                     self.spawn(purpose, now);
@@ -83,7 +86,7 @@ impl PoolCore {
             let is_spent = match host.purpose {
                 Purpose::Shared => false,
                 Purpose::Alone => self.alone.is_empty(),
-                Purpose::Fresh => host.begun > 0 || self.fresh.is_empty(),
+                Purpose::Fresh => host.begun > 0 || (self.fresh.is_empty() && !self.keeps_spare),
             };
             if host.running.is_empty()
                 && (host.phase == Phase::Draining || (host.phase == Phase::Ready && is_spent))

@@ -209,6 +209,28 @@ fn a_crash_leads_from_alone_to_a_fresh_process() {
 }
 
 #[test]
+fn a_fresh_host_is_ready_before_the_next_attempt_that_asks_for_one() {
+    let mut pool = Pool::new(|options| {
+        options.program = HostProgram::Command(vec!["host".into()]);
+        (options.count, options.is_fresh) = (2, true);
+    });
+    assert!(pool.take().spawned.is_empty());
+    pool.run(0, "nap");
+    assert_eq!(pool.take().spawned, [1, 2], "one for it, and a spare");
+    pool.ready(1);
+    assert_eq!(pool.take().started, [(1, 1)]);
+    pool.ready(2);
+    pool.say(1, FromHost::Ack(AttemptRef { id: 1 }));
+    pool.say(1, FromHost::Result(AttemptRef { id: 1 }));
+    let done = pool.take();
+    assert_eq!((done.ended.len(), done.stopped), (1, vec![1]));
+    pool.run(1, "nap");
+    assert_eq!(pool.take().started, [(2, 2)], "it begins at once");
+    pool.on(HostEvent::Close);
+    assert_eq!(pool.take().stopped, [2], "the spare ends with the worker");
+}
+
+#[test]
 fn a_first_kill_from_outside_makes_no_attempt_a_suspect() {
     let mut pool = Pool::new(|_| {});
     pool.ready(1);

@@ -24,7 +24,7 @@ use crate::{
 const ANSWER_WITHIN: Duration = Duration::from_secs(75);
 
 /// Checks a request for a route, and passes it on with its [`Caller`].
-pub(crate) async fn gate(
+pub(crate) async fn authorize(
     State((state, route)): State<(AppState, &'static Route)>,
     request: Request,
     next: Next,
