@@ -11,7 +11,7 @@ use crate::step;
 
 /// Programs that tests call, and their Debian packages. Programs that every system has (`sh`,
 /// `grep`, the core utilities) are left out.
-const PROGRAMS: [(&str, &str); 41] = [
+const PROGRAMS: [(&str, &str); 42] = [
     // Tests start their own daemon; a system service may run or not.
     ("avahi-daemon", "avahi-daemon"),
     ("avahi-browse", "avahi-utils"),

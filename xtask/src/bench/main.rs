@@ -46,7 +46,7 @@ Names: spawn enqueue finish run idle claim store redis latency oneshot warm sand
 
 type Bench = fn(&Plan) -> Vec<Requirement>;
 
-const BENCHES: [(&str, Bench); 17] = [
+const BENCHES: [(&str, Bench); 18] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
