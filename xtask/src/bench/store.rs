@@ -53,7 +53,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
         }));
         slices.push(time(&project, QUESTIONS, async || {
             let page = broker.find_tasks(slice.clone()).await;
-            assert_eq!(page.expect("the broker answers").looked_at, SLICE.into());
+            assert_eq!(page.expect("the broker answers").looked_at, u64::from(SLICE));
         }));
         search.push(time(&project, 1, async || {
             let found = broker.tasks(rare.clone()).await;
