@@ -1,4 +1,4 @@
-//! What operators ask of the broker, with a million finished tasks.
+//! Questions of operators to the broker, with a million finished tasks.
 
 use std::time::{Duration, Instant};
 
