@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use raddle_broker::{Release, TaskFilter};
+use raddle_broker::{Release, Submitted, TaskFilter, conformance};
+use raddle_model::{ControlCommand, ControlMessage, ExitStatus, TaskState, Tid};
 
 use super::{redis_server::Server, support::*};
 
@@ -90,4 +91,60 @@ async fn a_queue_without_tasks_has_no_counters() {
     assert_ne!(server.command(&["HLEN", "raddle:{x}:counters"]), ":0");
     assert_eq!(broker.delete(vec![tid]).await.unwrap(), 1);
     assert_eq!(server.command(&["HLEN", "raddle:{x}:counters"]), ":0");
+}
+
+/// Besides those that expire, and those that name partitions.
+#[tokio::test]
+async fn purged_tasks_leave_no_key() {
+    let server = Server::start();
+    let broker = open(&server.url("x")).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    let batch = broker.submit((0..6).map(|_| task("one")).collect()).await;
+    let tids: Vec<Tid> = batch.unwrap().into_iter().map(Submitted::tid).collect();
+    for (tid, command) in [
+        (tids[4], ControlCommand::Stop),
+        (tids[5], ControlCommand::Kill),
+    ] {
+        broker
+            .control(tid, ControlMessage::new(command))
+            .await
+            .unwrap();
+    }
+    let claims = broker.claim(request(worker, 4)).await.unwrap();
+    let ends = [
+        ExitStatus::Code { code: 0 },
+        ExitStatus::Code { code: 3 },
+        ExitStatus::Timeout,
+        ExitStatus::Killed,
+    ];
+    let ends = claims.iter().zip(ends);
+    let ends = ends.map(|(claim, exit)| conformance::completion(claim.attempt_id, exit));
+    broker.complete(ends.collect()).await.unwrap();
+    let summary = broker.summary().await.unwrap();
+    assert_eq!(summary.states.values().sum::<u64>(), 6);
+    assert_eq!(summary.states[&TaskState::Killed], 2);
+    broker.deregister(worker, None).await.unwrap();
+    server.command(&[
+        "EVAL",
+        "for _, tid in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 0, tid) end",
+        "1",
+        "raddle:{x}:retention",
+    ]);
+    while broker.purge().await.unwrap() > 0 {}
+    let keys = server.command(&["KEYS", "raddle:{x}:*"]);
+    // Empty streams keep their last id.
+    let kept = [
+        "meta",
+        "partitions",
+        "log",
+        "created",
+        "wake:partition:5|default|",
+    ];
+    let left: Vec<&str> = keys
+        .lines()
+        .filter_map(|line| line.trim_end().strip_prefix("raddle:{x}:"))
+        .filter(|key| !kept.contains(key))
+        .filter(|key| !key.starts_with("outcomes:") && !key.starts_with("worker:"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
 }
