@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-use raddle_broker::{Release, Submitted, TaskFilter, conformance};
-use raddle_model::{ControlCommand, ControlMessage, ExitStatus, TaskState, Tid};
+use raddle_broker::{
+    NewTask, Release, Submitted, TaskFilter, conformance,
+    operations::{NewOperation, OperationAction, OperationSelection, OperationState},
+};
+use raddle_model::{
+    ControlCommand, ControlMessage, ExitStatus, RetryPolicy, TaskSpec, TaskState, Tid,
+};
 
 use super::{redis_server::Server, support::*};
 
@@ -147,4 +152,53 @@ async fn purged_tasks_leave_no_key() {
         .filter(|key| !key.starts_with("outcomes:") && !key.starts_with("worker:"))
         .collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Callers that stop in the middle of a portion, at any moment, lose and repeat nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operation_outlives_its_callers() {
+    const TASKS: u32 = 1500;
+    let server = Server::start();
+    let url = server.url("x");
+    let broker = open(&url).await.unwrap();
+    let worker = broker.register(info(), SOON).await.unwrap();
+    let spec = TaskSpec {
+        retry: RetryPolicy {
+            attempts: 1,
+            ..RetryPolicy::default()
+        },
+        ..task("one").spec
+    };
+    let tasks = (0..TASKS).map(|_| NewTask::new(spec.clone()));
+    broker.submit(tasks.collect()).await.unwrap();
+    let claims = broker.claim(request(worker, TASKS)).await.unwrap();
+    let failed = ExitStatus::Code { code: 3 };
+    let ends = claims
+        .iter()
+        .map(|claim| conformance::completion(claim.attempt_id, failed.clone()));
+    broker.complete(ends.collect()).await.unwrap();
+    assert_eq!(broker.summary().await.unwrap().dead, u64::from(TASKS));
+    let operation = NewOperation {
+        action: OperationAction::Retry,
+        selection: OperationSelection::Query("dead:yes".parse().unwrap()),
+        as_of: Tid::from_u64(broker.last_event().await.unwrap()).unwrap(),
+        expected: None,
+        reason: String::new(),
+        by: String::new(),
+    };
+    let id = broker.start_operation(operation).await.unwrap();
+    for n in 0..12 {
+        let caller = open(&url).await.unwrap();
+        let advance = async move { caller.advance_operation(id, 100).await };
+        let delay = Duration::from_millis(5 * n);
+        let _ = tokio::time::timeout(delay, advance).await;
+    }
+    let end = broker.advance_operation(id, u32::MAX).await.unwrap();
+    assert_eq!(end.state, OperationState::Completed);
+    assert_eq!((end.done, end.changed, end.refused), (TASKS.into(), 0, 0));
+    let summary = broker.summary().await.unwrap();
+    assert_eq!(summary.dead, 0);
+    let waiting = u64::from(TASKS);
+    assert_eq!(summary.states[&TaskState::Created], waiting);
+    assert_eq!(summary.states[&TaskState::Failed], waiting);
 }
