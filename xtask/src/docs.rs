@@ -11,6 +11,7 @@ use crate::{DEV, build_program, step};
 /// The features of the released binary: its reference has all commands.
 const FEATURES: &str = "raddle-cli/kubernetes,raddle-cli/otlp,raddle-cli/tls";
 const REFERENCE: &str = "docs/reference/cli.md";
+const API: &str = "docs/reference/api.md";
 /// The version of mdBook that the book is written for.
 const MDBOOK: &str = "0.5";
 
@@ -47,9 +48,12 @@ pub(crate) fn build(options: &Options) -> ExitCode {
     exit_code(step::run("book", mdbook).ok)
 }
 
-/// Writes the reference of the command line into the book.
+/// Writes the references of the command line and of the HTTP API into the book.
 pub(crate) fn reference() -> ExitCode {
-    generate(&["markdown", REFERENCE])
+    match generate(&["markdown", REFERENCE]) {
+        ExitCode::SUCCESS => generate(&["api", API]),
+        failed => failed,
+    }
 }
 
 /// Writes a manual page for each command.

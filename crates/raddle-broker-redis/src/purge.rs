@@ -8,7 +8,7 @@ use super::{Redis, connection::Certainty, script, value::arg};
 use raddle_broker::{
     Result,
     operations::OPERATIONS_KEPT,
-    queues::{AUDIT, AUDIT_KEPT},
+    queues::{AUDIT_KEPT, AUDIT_QUEUE},
 };
 
 /// The most tasks deleted by one script, so that other calls do not wait long.
@@ -38,7 +38,7 @@ impl Redis {
     }
 
     fn purge_args(&self) -> Vec<Vec<u8>> {
-        let audit = QueueName::from_str(AUDIT).expect("it is the name of a queue");
+        let audit = QueueName::from_str(AUDIT_QUEUE).expect("it is the name of a queue");
         vec![
             arg(AT_ONCE),
             arg(self.core.keys.queue(&audit).key),

@@ -44,3 +44,4 @@ pub use client::Remote;
 pub use container_clients::ContainerClients;
 pub use served::ServedBroker;
 pub use server::{BrokerServer, Options};
+pub use socket::{BoundSocket, bind_socket};

@@ -37,10 +37,15 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// A listening socket. Its file is removed on drop.
 #[derive(Debug)]
-pub(super) struct BoundSocket {
+pub struct BoundSocket {
     path: PathBuf,
     /// Device and inode of the file, to recognise it.
     file: (u64, u64),
+}
+
+/// Creates a socket that only this user can open.
+pub async fn bind_socket(path: &Path) -> Result<(UnixListener, BoundSocket)> {
+    bind(path, None).await
 }
 
 /// Creates the socket; with `container_user` it belongs to that user.

@@ -24,7 +24,7 @@ use super::{
 };
 use raddle_broker::{
     Result,
-    queues::{AUDIT, AUDIT_KEPT},
+    queues::{AUDIT_KEPT, AUDIT_QUEUE},
 };
 
 /// The most tasks deleted in one transaction, so that other writes do not wait long.
@@ -125,7 +125,7 @@ fn purge_others(tx: &Tx<'_>) -> rusqlite::Result<()> {
         .prepare_cached(
             "DELETE FROM messages WHERE queue = ?1 AND id <= (SELECT id FROM messages WHERE queue = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
         )?
-        .execute(params![AUDIT, AUDIT_KEPT])?;
+        .execute(params![AUDIT_QUEUE, AUDIT_KEPT])?;
     Ok(())
 }
 

@@ -31,6 +31,12 @@ pub use counts::{QueueCounts, TaskCounts, list_counts};
 pub use requests::submit_requests;
 pub use watch::Watch;
 
+/// The queue of the audit trail.
+pub const AUDIT_QUEUE: &str = "raddle.audit";
+/// What the names of the queues of `raddle web` begin with: tokens, sign-in codes, and keys of
+/// requests. They hold secrets or hashes of secrets.
+pub const WEB_QUEUES: &str = "raddle.web.";
+
 /// The page size for reading a whole queue.
 const PAGE: u32 = 1000;
 
@@ -139,12 +145,7 @@ pub async fn write(
     Ok(written)
 }
 
-/// The queue of the audit trail: one JSON object per change that an operator requested. [`purge`]
-/// keeps the newest [`AUDIT_KEPT`].
-///
-/// [`purge`]: crate::Tasks::purge
-pub const AUDIT: &str = "raddle.audit";
-/// The number of audit entries that are kept.
+/// The number of entries of [`AUDIT_QUEUE`] that [`purge`](crate::Tasks::purge) keeps, the newest.
 pub const AUDIT_KEPT: u32 = 100_000;
 
 /// Moves up to `max` stored messages to the end of another queue, in one transaction. They get new

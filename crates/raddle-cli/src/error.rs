@@ -116,7 +116,14 @@ impl From<raddle_view::Error> for Failure {
     fn from(error: raddle_view::Error) -> Self {
         match error {
             raddle_view::Error::Broker(error) => error.into(),
+            raddle_view::Error::WorkerSilent(_) => Self::TimedOut(error.to_string()),
             error => Self::Usage(error.to_string()),
         }
+    }
+}
+
+impl From<raddle_model::query::QueryError> for Failure {
+    fn from(error: raddle_model::query::QueryError) -> Self {
+        Self::Usage(error.to_string())
     }
 }

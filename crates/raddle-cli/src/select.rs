@@ -1,7 +1,10 @@
 //! Selects tasks by ids or a filter of the command line.
 
 use raddle_broker::{Broker, TaskFilter};
-use raddle_model::{TaskState, Tid};
+use raddle_model::{
+    TaskQuery, TaskState, Tid,
+    query::{Condition, Pattern, Term, TextField},
+};
 use raddle_view::select::{FAILED, check_batch, matching_tids, newest_batch};
 
 use crate::{
@@ -70,6 +73,26 @@ pub(crate) async fn build_filter(
         batch,
         ..TaskFilter::default()
     })
+}
+
+/// Builds the query of the flags.
+pub(crate) async fn filter_query(broker: &dyn Broker, args: &FilterArgs) -> Outcome<TaskQuery> {
+    let filter = build_filter(broker, args, &[]).await?;
+    let patterns = |text: String| vec![Pattern::glob(&text)];
+    let exact = |text: String| vec![Pattern::exact(text)];
+    let conditions = [
+        (!filter.states.is_empty()).then(|| Condition::State(filter.states)),
+        filter
+            .name
+            .map(|name| Condition::Text(TextField::Name, patterns(name))),
+        filter
+            .queue
+            .map(|queue| Condition::Text(TextField::Queue, exact(queue))),
+        filter
+            .batch
+            .map(|batch| Condition::Text(TextField::Batch, exact(batch))),
+    ];
+    Ok(conditions.into_iter().flatten().map(Term::new).collect())
 }
 
 /// Resolves a batch. An unknown name is an error: a mistyped name must not look like finished work.

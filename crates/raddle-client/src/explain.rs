@@ -95,6 +95,14 @@ async fn is_queue_paused(broker: &dyn Broker, queue: &str) -> Result<bool> {
     Ok(queue.is_some_and(|queue| queue.is_paused))
 }
 
+/// Why the workers do not claim a task that is ready, with `ahead` tasks before it. It asks no
+/// broker, so that one list of workers can explain many tasks.
+pub fn explain_ready_task(task: &TaskView, workers: &[WorkerEntry], ahead: u64) -> Explanation {
+    let reason = WaitReason::find_for_waiting(task, workers, ahead);
+    let (text, hint) = reason.text(task, None);
+    Explanation { reason, text, hint }
+}
+
 /// When a program first checks why its task waits. Most waits are over by then, without a query.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 /// How long a program waits for a task that does not run before it prints the reason.
@@ -244,6 +252,22 @@ impl WaitReason {
                 | Self::Running { .. }
                 | Self::Paused
                 | Self::Delayed { .. }
+        )
+    }
+
+    /// Whether a ready task waits until an operator does something.
+    pub fn is_stuck(&self) -> bool {
+        matches!(
+            self,
+            Self::NotInThisVersion { .. }
+                | Self::NoTaskImage
+                | Self::NoManager { .. }
+                | Self::NoWorker
+                | Self::NoWorkerForQueue { .. }
+                | Self::MissingCapabilities { .. }
+                | Self::WorkersNotTaking { .. }
+                | Self::NotLaunched { .. }
+                | Self::QueuePaused { .. }
         )
     }
 

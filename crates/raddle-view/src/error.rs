@@ -1,6 +1,6 @@
 //! The error of a query.
 
-use raddle_model::{Tid, tid::ShortTid};
+use raddle_model::{ControlCommand, Tid, tid::ShortTid};
 
 /// The result of a query.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -35,6 +35,38 @@ pub enum Error {
     /// The last batch was asked for, and there is none.
     #[error("there is no batch yet")]
     NoBatchYet,
+    /// The task refused a command.
+    #[error("task {tid} is {state} and will not {command}: {reason}")]
+    CommandRefused {
+        /// The task.
+        tid: Tid,
+        /// Its state.
+        state: String,
+        /// The command.
+        command: ControlCommand,
+        /// The reason.
+        reason: String,
+    },
+    /// The task is a worker.
+    #[error("task {tid} {status}, and cannot be {done}: {advice}")]
+    IsWorker {
+        /// The worker.
+        tid: Tid,
+        /// What it is.
+        status: String,
+        /// What cannot be done to it.
+        done: &'static str,
+        /// What to do instead.
+        advice: String,
+    },
+    /// A completed task is only run again on request.
+    #[error("task {0} is completed: run it again with 'raddle task recover --force {0}'")]
+    Completed(Tid),
+    /// The worker of a task does not reply.
+    #[error(
+        "the worker of task {0} does not reply: kill it with 'raddle task kill', or its worker with 'raddle worker stop --kill'"
+    )]
+    WorkerSilent(Tid),
 }
 
 fn join(tids: &[Tid]) -> String {

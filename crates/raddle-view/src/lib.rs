@@ -5,17 +5,26 @@
 //! must not render them.
 
 pub mod batch;
+pub mod control;
 pub mod doctor;
 mod error;
+pub mod events;
 pub mod exit_code;
+pub mod failures;
 pub mod find;
+pub mod groups;
 pub mod overview;
 #[cfg(feature = "pool")]
 pub mod pool;
+pub mod queues;
 pub mod reclaimed;
+pub mod recover;
 pub mod schedule;
 pub mod select;
 pub mod task;
+pub mod task_detail;
+pub mod tasks;
 pub mod tree;
+pub mod workers;
 
 pub use error::{Error, Result};

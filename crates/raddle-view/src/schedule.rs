@@ -1,9 +1,12 @@
 //! Schedules and their due times.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
-use raddle_broker::{Broker, ScheduleView};
+use raddle_broker::{Broker, ScheduleView, TaskFilter};
 use raddle_client::schedule::{self, Error, zone};
-use raddle_model::TaskState;
+use raddle_model::{TaskState, schedule::ScheduleEntry};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 /// A schedule as JSON. A paused one keeps a time at which it is not due.
@@ -31,18 +34,13 @@ impl ScheduleDetail {
             .schedule(name)
             .await?
             .ok_or_else(|| Error::Absent(name.into()))?;
-        let entry = &view.entry;
-        let upcoming = match zone(entry.schedule.zone()) {
-            Some(zone) if !entry.paused => entry.upcoming(&zone, count),
-            _ => Vec::new(),
-        };
         let task_state = match view.task {
             Some(tid) => broker.task(tid).await?.map(|task| task.state),
             None => None,
         };
         Ok(Self {
+            upcoming: upcoming(&view.entry, count),
             view,
-            upcoming,
             task_state,
         })
     }
@@ -55,8 +53,45 @@ impl ScheduleDetail {
     }
 }
 
+/// Reads all schedules by name, with `count` due times each.
+pub async fn list_schedules(
+    broker: &dyn Broker,
+    count: usize,
+) -> Result<Vec<ScheduleDetail>, Error> {
+    let views = broker.schedules(None).await?;
+    let filter = TaskFilter {
+        among: Some(views.iter().filter_map(|view| view.task).collect()),
+        ..TaskFilter::default()
+    };
+    let tasks: BTreeMap<_, _> = broker
+        .tasks(filter)
+        .await?
+        .into_iter()
+        .map(|task| (task.tid, task.state))
+        .collect();
+    let details = views.into_iter().map(|view| ScheduleDetail {
+        upcoming: upcoming(&view.entry, count),
+        task_state: view.task.and_then(|tid| tasks.get(&tid).copied()),
+        view,
+    });
+    Ok(details.collect())
+}
+
+fn upcoming(entry: &ScheduleEntry, count: usize) -> Vec<Timestamp> {
+    match zone(entry.schedule.zone()) {
+        Some(zone) if !entry.paused => entry.upcoming(&zone, count),
+        _ => Vec::new(),
+    }
+}
+
 /// Whether some live worker fires schedules.
 pub async fn is_fired(broker: &dyn Broker) -> Result<bool, Error> {
     let workers = broker.workers().await?;
     Ok(workers.iter().any(|worker| schedule::fires(&worker.info)))
+}
+
+impl Serialize for ScheduleDetail {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.record().serialize(serializer)
+    }
 }

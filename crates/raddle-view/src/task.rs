@@ -62,7 +62,9 @@ pub fn task_record(task: &TaskView) -> Map<String, Value> {
             .map(|report| exit_code::of_task(task.state, Some(report)))
             .into(),
     );
-    let duration = run_time(task, Timestamp::now()).map(|time| time.as_secs_f64());
+    let duration = task
+        .run_time(Timestamp::now())
+        .map(|time| time.as_secs_f64());
     fields.insert("duration_seconds".into(), duration.into());
     fields
 }
@@ -83,15 +85,6 @@ pub async fn result_record(broker: &dyn Broker, task: &TaskView) -> Result<Value
         json!(exit_remark(task.tid, &task.spec, task.report.as_ref())),
     );
     Ok(fields.into())
-}
-
-/// The run time of the last attempt of a finished task, or of the running one so far.
-pub fn run_time(task: &TaskView, now: Timestamp) -> Option<Duration> {
-    let (from, to) = match &task.report {
-        Some(report) => (report.started_at?, report.ended_at),
-        None => (task.claimed_at?, now),
-    };
-    Duration::try_from(to.duration_since(from)).ok()
 }
 
 /// When a task expires, if it waits and has not been run.
@@ -183,6 +176,33 @@ pub async fn copy_output<E: From<Error>>(
         offset += bytes.len() as u64;
         write(&bytes)?;
     }
+}
+
+/// How many bytes of a stream are stored. The broker keeps no length, so this looks for the end:
+/// some sixty reads of one byte at most.
+pub async fn output_length(
+    broker: &dyn Broker,
+    tid: Tid,
+    attempt: u32,
+    stream: OutputStream,
+) -> Result<u64> {
+    let has_byte = async |offset| -> Result<bool> {
+        let byte = broker.read_output(tid, attempt, stream, offset, 1).await?;
+        Ok(!byte.is_empty())
+    };
+    let (mut stored, mut step) = (0, 1);
+    while has_byte(stored + step - 1).await? {
+        stored += step;
+        step *= 2;
+    }
+    // The end is less than `step` bytes after `stored`.
+    while step > 1 {
+        step /= 2;
+        if has_byte(stored + step - 1).await? {
+            stored += step;
+        }
+    }
+    Ok(stored)
 }
 
 /// How many bytes a task's last attempt wrote to a stream, if it has ended.

@@ -22,6 +22,11 @@ pub enum AddressError {
         "{0} can be reached from other machines, and metrics are not encrypted: listen on 127.0.0.1:{port}, or add {flag} if that network is yours", port = .0.port(), flag = .1
     )]
     Public(SocketAddr, &'static str),
+    /// Other machines could reach the address of the operator's interface.
+    #[error(
+        "{0} can be reached from other machines: serve TLS with --tls-cert and --tls-key, or add --public if that network is yours"
+    )]
+    Unencrypted(SocketAddr),
 }
 
 impl Address {
@@ -32,6 +37,13 @@ impl Address {
             return Ok(self.0);
         }
         Err(AddressError::Public(self.0, flag))
+    }
+
+    /// Returns the address of an operator's interface if it is a loopback address or `is_allowed`
+    /// allows others.
+    pub fn allowed_for_web(self, is_allowed: bool) -> Result<SocketAddr, AddressError> {
+        self.allowed(is_allowed, "")
+            .map_err(|_| AddressError::Unencrypted(self.0))
     }
 }
 

@@ -108,6 +108,41 @@ macro_rules! handler {
     };
 }
 
+/// Registers a worker of groups with this program: a type that implements
+/// [`EventWorker`](group::EventWorker).
+#[cfg(feature = "queue")]
+#[macro_export]
+macro_rules! event_worker {
+    ($worker:ty) => {
+        const _: () = {
+            impl $crate::group::RegisteredEventWorker for $worker {
+                const ROUTINE: &'static str =
+                    ::core::concat!(::core::module_path!(), "::", ::core::stringify!($worker));
+            }
+            $crate::__private::inventory::submit! {
+                $crate::__private::Routine {
+                    name: <$worker as $crate::group::RegisteredEventWorker>::ROUTINE,
+                    place: ::core::concat!(::core::file!(), ":", ::core::line!()),
+                    isolation: $crate::__private::Isolation::Shared,
+                    run: $crate::__private::RoutineFn::Async($crate::group::handle_event::<$worker>),
+                }
+            }
+            $crate::__private::inventory::submit! {
+                $crate::__private::LifecycleHook::Startup {
+                    name: ::core::stringify!($worker),
+                    run: $crate::group::start_up::<$worker>,
+                }
+            }
+            $crate::__private::inventory::submit! {
+                $crate::__private::LifecycleHook::Shutdown {
+                    name: ::core::stringify!($worker),
+                    run: $crate::group::shut_down::<$worker>,
+                }
+            }
+        };
+    };
+}
+
 /// Registers a function that decides whether the workers of this program accept a call:
 /// `fn(raddle::pool::serve::Load<'_>) -> bool`. A call that is not accepted goes to another worker.
 #[cfg(feature = "pool")]
@@ -168,6 +203,8 @@ pub use raddle_spawner as spawner;
 pub use raddle_telemetry as telemetry;
 #[cfg(feature = "pool")]
 pub use raddle_tls as tls;
+#[cfg(feature = "web")]
+pub use raddle_web as web;
 /// The wire protocol between workers and callers: for hand-written workers.
 #[cfg(feature = "pool")]
 pub use raddle_wire as wire;
@@ -216,5 +253,10 @@ mod book {
         Languages "docs/how-to/languages.md"
         Schedules "docs/how-to/schedules.md"
         Tls "docs/how-to/tls.md"
+    }
+
+    #[cfg(feature = "web")]
+    compile! {
+        Web "docs/how-to/web.md"
     }
 }

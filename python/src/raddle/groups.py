@@ -26,6 +26,8 @@ from ._signature import Signature
 if TYPE_CHECKING:
     from ._app import App
 
+# `python -m raddle.groups` finds this module imported by the package, which is no problem.
+warnings.filterwarnings("ignore", message="'raddle.groups' found in sys.modules", category=RuntimeWarning)
 #: Before the name of the routine of a worker, so that no function has the same.
 _PREFIX = "group:"
 
@@ -285,10 +287,16 @@ def groups_of(found: Any, reference: str) -> dict[str, Any]:
         raise TypeError(f"'{reference}' is neither a raddle.App nor a raddle.ProcessManager")
     queues = {found.defaults.get("queue", "default")}
     queues.update(routine.options.settings.get("queue", "default") for routine in found.routines.values())
-    workers: list[dict[str, Any]] = [{"slug": queue} for queue in sorted(queues)]
+    # Ordinary workers serve the default queue, and groups have queues of their own.
+    workers: list[dict[str, Any]] = [{"slug": queue} for queue in sorted(queues - {"default"})]
     for name, trigger in found.triggers:
         slug = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)
         workers.append({"slug": slug[-64:], "routine": name, "trigger": trigger.to_json()})
+    if not workers:
+        raise TypeError(
+            f"'{reference}' has nothing to keep up, neither queues of its own nor triggers: "
+            f"start it with 'raddle worker start --python {reference}'"
+        )
     host = [sys.executable, "-u", "-m", "raddle.host", reference]
     hosts = os.cpu_count() or 1
     process = {"concurrency": 100 * hosts, "hosts": hosts, "host": host, "worker": workers}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import raddle
 
-app = raddle.App("clock")
+app = raddle.App("clock", queue="sums")
 
 
 @app.every("1s")

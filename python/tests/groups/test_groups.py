@@ -42,6 +42,7 @@ def test_events_run_in_a_process_that_keeps_its_state(project: Project) -> None:
 def test_a_manager_runs_as_a_program(project: Project) -> None:
     project.env["PYTHONPATH"] += f":{HERE}"
     (project.directory / "mail.py").write_text((HERE / "mail.py").read_text())
+    project.env["RADDLE_BINARY"] = project.program
     with (project.directory / "process-x.log").open("w") as log:
         program = subprocess.Popen(
             [sys.executable, "mail.py"], cwd=project.directory, env=project.env, stdout=log, stderr=log
@@ -57,7 +58,8 @@ def test_routines_are_submitted_by_the_clock(project: Project) -> None:
     wait_until(lambda: len(lines(project, "ticks")) >= 2, "the clock submits")
     schedules = project.raddle("schedule", "list")
     assert "clock-tick" in schedules and "0 7 * * 1-5" in schedules
-    assert project.value("clock:double", 21) == 42, "it also takes tasks of the default queue"
+    tid = project.submit("clock:double", 21, options=("--queue", "sums"))
+    assert project.finish(tid)["report"]["value"] == 42, "it takes tasks of the queues of its routines"
     manager.terminate()
     assert manager.wait(60) == 0
 

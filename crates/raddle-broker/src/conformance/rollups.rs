@@ -8,7 +8,7 @@ use raddle_model::{ControlCommand, ControlMessage, HumanDuration, TaskSpec};
 use super::{Fixture, Handle, support::*};
 use crate::{
     Result,
-    queues::{AUDIT, AUDIT_KEPT},
+    queues::{AUDIT_KEPT, AUDIT_QUEUE},
     rollups::{MAX_NAMES, OTHER_NAMES, Outcomes},
 };
 
@@ -105,13 +105,13 @@ pub async fn purge_trims_the_audit_trail(store: &dyn Fixture) -> Result<()> {
     let most = AUDIT_KEPT as usize;
     for portion in (0..most + 5).collect::<Vec<_>>().chunks(5000) {
         let bodies = portion.iter().map(usize::to_string).collect();
-        broker.put(free(AUDIT), bodies).await?;
+        broker.put(free(AUDIT_QUEUE), bodies).await?;
     }
     broker.purge().await?;
     assert_eq!(
-        queue_sizes(broker).await?[&free(AUDIT)],
+        queue_sizes(broker).await?[&free(AUDIT_QUEUE)],
         u64::from(AUDIT_KEPT)
     );
-    assert_eq!(bodies(broker, &free(AUDIT)).await?[0], "5");
+    assert_eq!(bodies(broker, &free(AUDIT_QUEUE)).await?[0], "5");
     Ok(())
 }

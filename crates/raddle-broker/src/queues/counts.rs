@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use raddle_model::QueueName;
 use serde::Serialize;
 
-use super::list;
+use super::{AUDIT_QUEUE, WEB_QUEUES, list};
 use crate::{Broker, Result, SummaryDetail, matches_pattern};
 
 /// The contents of a queue.
@@ -109,5 +109,6 @@ pub(super) async fn count_tasks(
 
 /// Whether users name this queue, and not Raddle.
 fn is_user_queue(queue: &QueueName) -> bool {
-    matches!(queue, QueueName::Free(_)) && queue.desk().is_none()
+    let is_own = |name: &str| name == AUDIT_QUEUE || name.starts_with(WEB_QUEUES);
+    matches!(queue, QueueName::Free(name) if !is_own(name)) && queue.desk().is_none()
 }

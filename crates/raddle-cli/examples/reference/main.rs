@@ -1,4 +1,5 @@
-//! Writes the reference of the command line: `reference markdown FILE` for the book, `reference man
+//! Writes the reference of the command line: `reference markdown FILE` for the book, `reference api
+//! FILE` for the HTTP API, `reference man
 //! DIR` as manual pages. `cargo xtask reference` and `cargo xtask man` call it.
 
 mod markdown;
@@ -9,9 +10,10 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let written = match &args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["markdown", file] => fs::write(file, markdown::page(raddle_cli::command())),
+        ["api", file] => fs::write(file, raddle_web::reference()),
         ["man", directory] => write_manual(Path::new(directory)),
         _ => {
-            eprintln!("usage: reference markdown FILE | reference man DIR");
+            eprintln!("usage: reference markdown FILE | reference api FILE | reference man DIR");
             return ExitCode::from(2);
         }
     };

@@ -7,6 +7,7 @@ mod cert;
 mod credentials;
 #[cfg(feature = "pool")]
 mod discovery;
+mod failures;
 mod group;
 mod host;
 mod log;
@@ -24,6 +25,7 @@ mod spawner;
 mod spec;
 mod submit;
 mod task;
+mod web;
 mod worker;
 
 use std::ffi::{OsStr, OsString};
@@ -38,8 +40,8 @@ use raddle_model::HumanDuration;
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
 pub(crate) use {
-    batch::*, group::*, host::*, log::*, manager::*, metrics::*, operation::*, queue::*,
-    schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, worker::*,
+    batch::*, failures::*, group::*, host::*, log::*, manager::*, metrics::*, operation::*,
+    queue::*, schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, web::*, worker::*,
 };
 #[cfg(feature = "pool")]
 pub(crate) use {credentials::*, discovery::*, pool::*, serve::*};
@@ -133,6 +135,8 @@ pub(crate) enum Command {
     /// List and control tasks
     #[command(subcommand)]
     Task(TaskCommand),
+    /// List failed tasks by cause, and submit them again
+    Failures(FailuresArgs),
     /// Count, wait for, retry and stop tasks that were submitted together
     #[command(subcommand)]
     Batch(BatchCommand),
@@ -170,6 +174,8 @@ pub(crate) enum Command {
     #[cfg(feature = "tls")]
     #[command(subcommand)]
     Cert(CertCommand),
+    /// Serve the operator's interface: pages for a browser, and an API for programs
+    Web(Box<WebArgs>),
     /// Show metrics
     #[command(subcommand)]
     Metrics(MetricsCommand),

@@ -86,9 +86,13 @@ pub(crate) enum TaskCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   raddle task list --status running,created
+  raddle task list 'state:failed took:>30s since:-1h'
   raddle task list --name 'render-*' --limit 10
   raddle task list --json | jq -r '.[].tid'")]
 pub(crate) struct ListArgs {
+    /// Only tasks that match all terms, such as 'state:failed queue:mail name:frame-* took:>30s'
+    #[arg(value_name = "QUERY")]
+    pub(crate) query: Vec<String>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
     /// Only tasks in the dead-letter queue

@@ -47,6 +47,24 @@ pub(crate) fn is_background() -> bool {
 
 /// Starts this program in the background, as a worker or manager, and prints its id.
 pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) -> Outcome {
+    let (line, pid) = start_background(context, what).await?;
+    let Ok(tid) = line.parse() else {
+        return Err(Failure::Raddle(format!(
+            "the {what} wrote '{line}' instead of its id: see 'raddle doctor'"
+        )));
+    };
+    context.show(
+        &start_record(tid, pid, log_path(context, tid), serve),
+        || format!("{tid}\n"),
+    )
+}
+
+/// Starts this program in the background. Returns the line that it wrote once it had started, and
+/// its process id.
+pub(super) async fn start_background(
+    context: &Context,
+    what: &str,
+) -> Outcome<(String, Option<u32>)> {
     // Inherited descriptors would keep locks and pipes of other processes open.
     raddle_runner::close_on_exec();
     // Every user can read the arguments until the process sets its title, so a password goes into
@@ -88,13 +106,10 @@ pub(super) async fn detach(context: &Context, what: &str, serve: Option<&Path>) 
             "the {what} did not start within {secs} s: {why}"
         )));
     }
-    let Ok(tid) = line.trim().parse() else {
-        return Err(start_failure(child, what).await);
-    };
-    context.show(
-        &start_record(tid, pid, log_path(context, tid), serve),
-        || format!("{tid}\n"),
-    )
+    match line.trim() {
+        "" => Err(start_failure(child, what).await),
+        line => Ok((line.to_owned(), pid)),
+    }
 }
 
 /// The arguments without `--queue-url`.
@@ -158,13 +173,20 @@ pub(super) fn announce(
         return output::print_line(tid.to_string());
     }
     let path = log_path(context, tid).unwrap_or_else(|| "/dev/null".into());
+    redirect_to_log(&path, &tid.to_string())?;
+    note();
+    Ok(())
+}
+
+/// Writes the line that the parent waits for, and switches to the log.
+pub(super) fn redirect_to_log(path: &Path, line: &str) -> Outcome<()> {
     let cannot = format!("cannot write the log {}", path.display());
-    // Opened before the id is written: a worker that cannot write its log has not started.
+    // Opened before the line is written: a process that cannot write its log has not started.
     let log: File = OpenOptions::new()
         .append(true)
         .create(true)
         .mode(LOG_MODE)
-        .open(&path)
+        .open(path)
         .or_raddle_at(&cannot)?;
     if log
         .metadata()
@@ -174,10 +196,9 @@ pub(super) fn announce(
         log.set_permissions(Permissions::from_mode(LOG_MODE))
             .or_raddle_at(&cannot)?;
     }
-    output::print_line(tid.to_string())?;
+    output::print_line(line)?;
     rustix::stdio::dup2_stdout(&log).or_raddle_at(&cannot)?;
     rustix::stdio::dup2_stderr(&log).or_raddle_at(&cannot)?;
-    note();
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use raddle_client::text::target_text;
 use raddle_model::{Target, TaskView, Tid};
-use raddle_view::task::{attempt_limits, expiry, lost_output, return_value, run_time, task_record};
+use raddle_view::task::{attempt_limits, expiry, lost_output, return_value, task_record};
 use serde_json::json;
 
 use crate::{args::TaskArg, context::Context, error::Outcome, format, table, tid, worker};
@@ -90,7 +90,7 @@ fn text(task: &TaskView, runs: &[Tid], lost: &[String]) -> String {
             task.finished_at
                 .map(|at| format!("{} ({} ago)", format::time(at), format::age(at, now))),
         ),
-        ("took", run_time(task, now).map(format::three_digits)),
+        ("took", task.run_time(now).map(format::three_digits)),
     ];
     lines.extend(
         optional

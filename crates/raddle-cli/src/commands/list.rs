@@ -1,10 +1,12 @@
 //! `raddle task list`: a table of tasks.
 
 use jiff::Timestamp;
-use raddle_broker::TaskFilter;
 use raddle_client::text::{note, target_text};
-use raddle_model::{TaskState, TaskView};
-use raddle_view::task::{run_time, task_record};
+use raddle_model::{TaskQuery, TaskState, TaskView, query::FlagField};
+use raddle_view::{
+    task::task_record,
+    tasks::{TaskListOptions, list_tasks},
+};
 
 use crate::{
     args::ListArgs,
@@ -15,23 +17,25 @@ use crate::{
 };
 
 pub(super) async fn list(context: &Context, args: ListArgs) -> Outcome {
+    let query: TaskQuery = args.query.join(" ").parse()?;
     let broker = context.open_existing().await?;
-    let filter = TaskFilter {
-        dead: args.dead,
-        services: args.all,
-        // One more, to know whether there are more.
-        limit: args.limit.saturating_add(1),
-        ..select::build_filter(&*broker, &args.filter, &[]).await?
-    };
-    let mut tasks = broker.tasks(filter).await?;
-    let more = tasks.len() as u64 > u64::from(args.limit);
-    if more {
-        tasks.pop();
+    let mut query = query.and(select::filter_query(&*broker, &args.filter).await?);
+    if args.dead {
+        query = query.and(TaskQuery::flag(FlagField::Dead, true));
     }
-    context.show(&tasks.iter().map(task_record).collect::<Vec<_>>(), || {
-        render(&tasks)
-    })?;
-    if more && !context.json {
+    let options = TaskListOptions {
+        limit: args.limit,
+        services: args.all,
+        // The user can interrupt it.
+        max_looked_at: u64::MAX,
+        ..TaskListOptions::default()
+    };
+    let list = list_tasks(&*broker, &query, &options).await?;
+    context.show(
+        &list.items.iter().map(task_record).collect::<Vec<_>>(),
+        || render(&list.items),
+    )?;
+    if !list.complete && !context.json {
         context.note(format!(
             "these are the newest {}: list more with --limit",
             args.limit
@@ -52,7 +56,8 @@ fn render(tasks: &[TaskView]) -> String {
             task.attempt.to_string(),
             task.spec.queue.clone(),
             format::age(task.created_at, now),
-            run_time(task, now).map_or_else(|| "-".into(), format::three_digits),
+            task.run_time(now)
+                .map_or_else(|| "-".into(), format::three_digits),
             task.spec.display_name().into(),
             note(task, now),
             target_text(task),

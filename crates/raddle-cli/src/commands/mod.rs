@@ -11,6 +11,7 @@ mod delete;
 mod detach;
 mod doctor;
 mod each;
+mod failures;
 mod group;
 mod hosts;
 mod inspect;
@@ -37,6 +38,7 @@ mod task_explain;
 mod tree;
 mod up;
 mod wait;
+mod web;
 mod workers;
 
 use raddle_model::ControlCommand;
@@ -107,6 +109,9 @@ fn service_log(command: &Command) -> Option<LogArgs> {
         Command::Schedule(ScheduleCommand::Run(args)) => args.log,
         Command::Up(args) if !args.detach || is_background => args.log,
         Command::Metrics(MetricsCommand::Serve(args)) => args.log,
+        Command::Web(args) if args.command.is_none() && (!args.serve.detach || is_background) => {
+            args.serve.log
+        }
         Command::Companion { .. } => LogArgs::default(),
         #[cfg(feature = "pool")]
         Command::Pool(PoolCommand::Serve(args)) => args.log,
@@ -127,6 +132,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Wait(args) => wait::wait(&shared()?, &args).await,
         Command::Tid { tid } => inspect::tid(&shared()?, tid).await,
         Command::Task(command) => task(&shared()?, command).await,
+        Command::Failures(args) => failures::failures(&shared()?, &args).await,
         Command::Batch(command) => batch::execute(&shared()?, command).await,
         Command::Queue(command) => queue::queue(&shared()?, command).await,
         Command::Operation(command) => operation::operation(&shared()?, command).await,
@@ -149,6 +155,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
             manager::status(&shared()?, which.as_deref()).await
         }
         Command::Metrics(MetricsCommand::Serve(args)) => metrics::serve(&shared()?, &args).await,
+        Command::Web(args) => web::web(&shared()?, *args).await,
         Command::RequeueOrphans => orphans::requeue(&shared()?).await,
         Command::Doctor { file } => doctor::doctor(&context()?, file.as_deref()).await,
         Command::Group(command) => group::group(&shared()?, command).await,

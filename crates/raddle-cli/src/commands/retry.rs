@@ -2,7 +2,10 @@
 
 use raddle_broker::{Broker, Error, TaskFilter};
 use raddle_model::Tid;
-use raddle_view::select::{FAILED, matching_tids};
+use raddle_view::{
+    control::refuse_worker,
+    select::{FAILED, matching_tids},
+};
 use serde_json::json;
 
 use crate::{
@@ -11,7 +14,7 @@ use crate::{
     error::{Outcome, USAGE},
     output,
     select::{build_filter, select_tasks},
-    tid, worker,
+    tid,
 };
 
 pub(super) async fn retry(context: &Context, args: &RetryArgs) -> Outcome {
@@ -75,7 +78,7 @@ pub(super) async fn resubmit_all(
 async fn select_checked(broker: &dyn Broker, args: &SelectArgs) -> Outcome<Vec<Tid>> {
     let tids = select_tasks(broker, args, &FAILED).await?;
     for tid in &tids {
-        worker::refuse_worker(
+        refuse_worker(
             broker,
             &tid::get_task(broker, *tid).await?,
             "submitted again",

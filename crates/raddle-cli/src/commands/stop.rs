@@ -2,9 +2,10 @@
 
 use raddle_broker::{Broker, Error};
 use raddle_model::{ControlCommand, ControlMessage, Tid, worker::kind};
+use raddle_view::control::{CommandOutcome, UnansweredTask};
 use tokio::time::Instant;
 
-use super::control::{BulkReport, CommandOutcome, UnansweredTask};
+use super::control::BulkReport;
 use crate::{
     args::StopArgs,
     context::Context,

@@ -55,6 +55,7 @@ mod submit;
 mod task_containers;
 mod trace;
 mod waiting;
+mod web;
 mod worker;
 #[cfg(feature = "docker")]
 mod worker_containers;

@@ -462,3 +462,30 @@ count output raddle run -- head -c 5000 /dev/zero
     );
     assert_eq!(told, expected);
 }
+
+#[test]
+fn the_operators_interface_serves_a_redis_broker() {
+    let told = on_a_server(
+        r#"
+raddle submit -- true >/dev/null
+raddle web --addr 127.0.0.1:0 --json >web.json & web=$!
+until [ -s web.json ]; do sleep 0.01; done
+url=$(jq -r .url web.json)
+get() {
+    exec 3<>"/dev/tcp/127.0.0.1/$(echo "$url" | cut -d: -f3 | tr -d /)"
+    printf 'GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n%s\r\n' "$1" "${url#http://}" "$2" | sed 's|/\r$|\r|' >&3
+    head -1 <&3 | cut -d' ' -f2
+    cat <&3 >answer
+    exec 3>&-
+}
+get /api/v1/tasks ""
+get /api/v1/tasks "Authorization: Bearer $(cat .raddle/web.token)
+"
+grep -c geheim answer || true
+raddle web open >/dev/null && echo opened
+cat .raddle/.gitignore
+kill $web; wait $web || true
+"#,
+    );
+    assert_eq!(told, "401\n200\n0\nopened\n*\n");
+}

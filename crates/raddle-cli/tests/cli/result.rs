@@ -263,6 +263,16 @@ fn lists_are_filtered() {
     assert_eq!(names(&["--name", "good-*", "--limit", "1"]), ["good-2"]);
     assert_eq!(names(&["--queue", "q"]), ["good-2"]);
     assert_eq!(names(&["--dead"]), ["bad-1"]);
+    assert_eq!(
+        names(&["state:completed,created", "good"]),
+        ["good-2", "good-1"]
+    );
+    assert_eq!(names(&["state:created took:<1h"]), Vec::<String>::new());
+    assert_eq!(names(&["since:-1h", "--queue", "q"]), ["good-2"]);
+    world
+        .raddle(["task", "list", "state:faild"])
+        .code(2)
+        .stderr_contains("query, character 7: 'faild' is not possible for state");
     world.worker(&["--name", "w"]);
     assert_eq!(
         (
@@ -288,6 +298,35 @@ fn lists_are_filtered() {
         (ran.lines().len(), ran.stderr.as_str()),
         (4, ""),
         "there are no more than these"
+    );
+}
+
+#[test]
+fn failures_are_grouped_and_retried() {
+    let world = World::new();
+    for (n, code) in [("1", "3"), ("2", "3"), ("3", "4")] {
+        let script = format!("echo no such user {n} >&2; exit {code}");
+        world.raddle(["run", "-q", "--name", "job", "--", "sh", "-c", &script]);
+    }
+    let ran = world.raddle(["failures"]).ok();
+    let lines = ran.lines();
+    assert_eq!(lines.len(), 3, "{}", ran.text());
+    let end = |line: &str| line.contains("exit code 3") && line.contains("no such user #");
+    assert!(end(lines[2]) && lines[2].starts_with("2"), "{}", ran.text());
+    let json = world.raddle(["failures", "--json", "exit:3"]).ok().json();
+    assert_eq!(
+        (&json["items"][0]["count"], &json["complete"]),
+        (&2.into(), &true.into())
+    );
+    let retried = world.raddle(["failures", "--retry", "exit:3"]).ok();
+    assert_eq!(retried.lines().len(), 2);
+    assert_eq!(
+        world
+            .raddle(["failures", "--retry", "exit:3"])
+            .ok()
+            .lines()
+            .len(),
+        0
     );
 }
 

@@ -39,6 +39,12 @@ pub struct TaskQuery {
 }
 
 impl TaskQuery {
+    /// The query of one flag.
+    pub fn flag(field: FlagField, set: bool) -> Self {
+        let condition = Condition::Flag(field, set);
+        Self::from_iter([Term::new(condition)])
+    }
+
     /// The terms, all of which must match.
     pub fn terms(&self) -> &[Term] {
         &self.terms

@@ -15,6 +15,11 @@ impl Pattern {
         }
     }
 
+    /// The pattern in which each `*` matches any text.
+    pub fn glob(text: &str) -> Self {
+        Self::from_pieces(text.split('*').map(str::to_owned).collect())
+    }
+
     /// The pattern of these texts, with anything between them.
     pub(super) fn from_pieces(mut pieces: Vec<String>) -> Self {
         if pieces.is_empty() {

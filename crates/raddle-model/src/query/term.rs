@@ -16,6 +16,16 @@ pub struct Term {
     pub condition: Condition,
 }
 
+impl Term {
+    /// The term that requires this condition.
+    pub fn new(condition: Condition) -> Self {
+        Self {
+            negated: false,
+            condition,
+        }
+    }
+}
+
 /// A condition on a task. Of several values, one must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

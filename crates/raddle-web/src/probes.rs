@@ -20,7 +20,7 @@ pub enum Readiness {
 }
 
 /// Content type of the Prometheus text format.
-const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Time limit for rendering the metrics.
 const PAGE_WITHIN: Duration = Duration::from_secs(10);
 

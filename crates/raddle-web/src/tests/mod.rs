@@ -1,0 +1,9 @@
+//! The interface as its clients see it: a real server, a real client, a real broker.
+
+mod api;
+mod client;
+mod hostile;
+mod lifecycle;
+mod roles;
+mod sign_in;
+mod world;
