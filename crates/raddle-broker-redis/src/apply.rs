@@ -76,6 +76,15 @@ pub(super) async fn snapshots(
     link: &ServerConnection,
     tids: &[Tid],
 ) -> Result<HashMap<Tid, Snapshot>> {
+    read_snapshots(link, tids, true).await
+}
+
+/// Reads tasks; on request with their control messages, which cost a command each.
+pub(super) async fn read_snapshots(
+    link: &ServerConnection,
+    tids: &[Tid],
+    with_commands: bool,
+) -> Result<HashMap<Tid, Snapshot>> {
     let mut found = HashMap::with_capacity(tids.len());
     for tids in tids.chunks(AT_ONCE) {
         let mut pipe = redis::pipe();
@@ -84,7 +93,7 @@ pub(super) async fn snapshots(
             let command = pipe.cmd("HMGET").arg(link.keys.named(name));
             tids.iter().for_each(|tid| _ = command.arg(tid.to_string()));
         }
-        for tid in tids {
+        for tid in tids.iter().filter(|_| with_commands) {
             pipe.cmd("ZRANGEBYLEX")
                 .arg(link.keys.named("commands"))
                 .arg(format!("[{tid}:"))
@@ -102,13 +111,16 @@ pub(super) async fn snapshots(
         for (((tid, spec), record), done) in tids.iter().zip(specs).zip(records).zip(ends) {
             // The ids of task and message precede the text of a stored message.
             let command = |command: String| command.splitn(3, ':').nth(2).map(Into::into);
-            let commands = next().into_iter().flatten().filter_map(command).collect();
+            let commands = if with_commands { next() } else { Vec::new() };
+            let commands = commands.into_iter().flatten().filter_map(command);
             let Some(stored) = spec else { continue };
             let raw = record.unwrap_or_default();
             let record = match raw.as_str() {
                 "" => StoredSpec::parse(*tid, &stored)?.initial_record(),
                 raw => Record::parse(*tid, raw)?,
             };
+            let raw_done = done.as_deref().and_then(|done| done.split('\n').next());
+            let raw_done = raw_done.unwrap_or_default().to_owned();
             let done = done
                 .map(|done| FinishedRecord::parse(*tid, &done))
                 .transpose()?;
@@ -120,7 +132,8 @@ pub(super) async fn snapshots(
                     raw,
                     record,
                     done,
-                    commands,
+                    raw_done,
+                    commands: commands.collect(),
                     now,
                 },
             );

@@ -1,7 +1,7 @@
 //! Tasks that running attempts have chained.
 //!
 //! They are fields of the hash `chained`: the totals of each attempt, and the tasks of each call,
-//! packed as `submit` in `lua/common.lua` expects them.
+//! packed as `submit` in `lua/tasks.lua` expects them.
 
 use raddle_model::{TaskSpec, TaskView, Tid};
 

@@ -14,7 +14,10 @@ use super::{
     schema::output_field,
     value::{at_micros, at_nanos},
 };
-use raddle_broker::{AttemptId, CompletionOutcome, OutputStream, Result};
+use raddle_broker::{
+    AttemptId, CompletionOutcome, OutputStream, Result,
+    rollups::{Histogram, run_time},
+};
 
 /// A task as it was read.
 pub(super) struct Snapshot {
@@ -25,6 +28,8 @@ pub(super) struct Snapshot {
     pub(super) raw: String,
     pub(super) record: Record,
     pub(super) done: Option<FinishedRecord>,
+    /// The stored final record up to the report; empty if there is none.
+    pub(super) raw_done: String,
     /// The stored control messages.
     pub(super) commands: Vec<String>,
     /// The server's time of the read, in microseconds.
@@ -37,6 +42,9 @@ pub(super) struct Draft<'a> {
     record: Record,
     end: Option<ChangeEnd>,
     has_applied_commands: bool,
+    is_retried: bool,
+    /// The new partition and the stored spec, if the task moves to another queue.
+    moved: Option<(String, String)>,
     events: Vec<ChangeEvent>,
     replies: Vec<String>,
     /// Ends of output to store.
@@ -73,6 +81,11 @@ struct ChangeEvent {
 pub(super) struct Change {
     tid: String,
     partition: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_partition: Option<String>,
+    /// The stored spec, if it changes with the partition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spec: Option<String>,
     from: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     commands: Option<usize>,
@@ -90,6 +103,12 @@ pub(super) struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     finished: Option<String>,
     state: u8,
+    name: String,
+    /// The bucket of the time that the final attempt ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<usize>,
+    /// Whether another attempt follows one that failed.
+    retried: bool,
     dead_letter: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<String>,
@@ -108,6 +127,11 @@ struct OutputAppend {
     /// Whether they are the whole output.
     whole: bool,
     bytes: usize,
+}
+
+/// The bucket of the time that an attempt ran, if it did.
+pub(super) fn run_bucket(report: &AttemptReport) -> Option<usize> {
+    run_time(report).map(Histogram::bucket)
 }
 
 impl Snapshot {
@@ -151,6 +175,8 @@ impl<'a> Draft<'a> {
             record: before.record.clone(),
             end: None,
             has_applied_commands: false,
+            is_retried: false,
+            moved: None,
             events: Vec::new(),
             replies: Vec::new(),
             output: Vec::new(),
@@ -214,6 +240,7 @@ impl<'a> Draft<'a> {
             }
             NextStep::Retry { pause, counters } => {
                 self.record.counters = counters;
+                self.is_retried = true;
                 let kind = next_step::event_before_another(&report.exit);
                 self.event(kind, owner, Some(report.exit.to_string()));
                 self.requeue(nanos_after(self.before.now.saturating_mul(1000), pause))
@@ -244,6 +271,12 @@ impl<'a> Draft<'a> {
         let answer = apply_command::answer(message, self.is_paused());
         self.replies
             .push(serde_json::to_string(&answer).expect("a reply has only string keys"));
+    }
+
+    /// Moves the waiting task to another partition, with its spec as it is to be stored.
+    pub(super) fn move_to(&mut self, partition: String, stored: String) {
+        self.record.partition = Some(partition.clone());
+        self.moved = Some((partition, stored));
     }
 
     /// Ends the task.
@@ -285,6 +318,7 @@ impl<'a> Draft<'a> {
                     counters: self.record.counters,
                     finished_at: before.now,
                     service: before.is_service(),
+                    events: self.record.events.clone(),
                     report,
                 };
                 let expires = (before.now / 1000).saturating_add_unsigned(self.record.ttl);
@@ -300,7 +334,9 @@ impl<'a> Draft<'a> {
             .map(|at| (at.saturating_add(999) / 1000).to_string());
         Change {
             tid: before.tid.to_string(),
-            partition: self.record.partition.clone().unwrap_or_default(),
+            partition: before.record.partition.clone().unwrap_or_default(),
+            new_partition: self.moved.as_ref().map(|(partition, _)| partition.clone()),
+            spec: self.moved.as_ref().map(|(_, stored)| stored.clone()),
             from: before.raw.clone(),
             commands: self.has_applied_commands.then_some(before.commands.len()),
             lost_owner: self.lost_owner.map(|lost_owner| lost_owner.to_string()),
@@ -310,10 +346,15 @@ impl<'a> Draft<'a> {
                     .end
                     .as_ref()
                     .is_some_and(|end| end.state == TaskState::Completed),
-            changes_status: done.is_some() || self.record.location != before.record.location,
+            changes_status: done.is_some()
+                || self.moved.is_some()
+                || self.record.location != before.record.location,
             to: done.is_none().then(|| self.record.to_string()),
             due,
             state: self.end.as_ref().map_or(0, |end| end.state as u8),
+            name: self.record.name.clone(),
+            run: self.end.as_ref().and_then(|end| run_bucket(&end.report)),
+            retried: self.is_retried,
             dead_letter: self.end.as_ref().is_some_and(|end| end.dead),
             finished: done,
             expires,
@@ -342,6 +383,7 @@ impl<'a> Draft<'a> {
         self.record.owner = None;
         self.record.claimed_at = None;
         self.record.pid = None;
+        self.record.since = None;
         // The script deletes what the attempt has chained.
         self.record.chained = false;
         self.enqueue(Some(run_at));
@@ -378,8 +420,11 @@ impl<'a> Draft<'a> {
     fn enqueue(&mut self, run_at: Option<i64>) {
         self.record.run_at = run_at.filter(|at| *at > self.before.now.saturating_mul(1000));
         self.record.location = if self.record.run_at.is_some() {
+            // The claim that makes it ready records when that was.
+            self.record.since = None;
             TaskLocation::Delayed
         } else {
+            self.record.since = Some(self.before.now);
             TaskLocation::Ready
         };
     }

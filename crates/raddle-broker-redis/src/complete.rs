@@ -7,7 +7,7 @@ use raddle_model::{TaskEventKind, TaskState, Tid};
 use super::{
     Redis,
     apply::{Applied, apply, snapshots},
-    change::{Draft, Snapshot, Tail},
+    change::{Draft, Snapshot, Tail, run_bucket},
     connection::{Certainty, ServerConnection},
     output::WHOLE_BYTES,
     record::TaskLocation,
@@ -123,7 +123,9 @@ fn success_args(completion: &Completion, max_output: u64) -> Vec<Vec<u8>> {
         attempt,
         owner,
     } = completion.attempt_id;
-    let mut args = vec![arg(tid), arg(attempt), arg(owner), report];
+    let ran = run_bucket(&completion.report);
+    let ran = ran.map_or(Vec::new(), |bucket| arg(format!("x{bucket}")));
+    let mut args = vec![arg(tid), arg(attempt), arg(owner), report, ran];
     let mut tails: HashMap<OutputStream, Tail> = tails(completion, max_output).collect();
     for stream in OutputStream::BOTH {
         match tails.remove(&stream) {

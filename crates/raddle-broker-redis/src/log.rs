@@ -9,6 +9,8 @@ use raddle_model::{TaskEvent, TaskEventKind, Tid};
 use super::{
     Redis,
     connection::ServerConnection,
+    event_index::EventIndex,
+    record::{FinishedRecord, Record},
     schema::{Topic, from_stream_id, stream_id},
     value::{Entries, at_nanos},
 };
@@ -97,36 +99,55 @@ async fn of_all(link: &ServerConnection, after: u64, max: u32) -> Result<LogRang
     })
 }
 
-/// Events of one task after `after`, among the next `SCAN` entries.
+/// Events of one task after `after`. The record of the task lists the entries that have them.
 pub(super) async fn of_one(link: &ServerConnection, tid: Tid, after: u64) -> Result<LogRange> {
     let from = after.max(tid.as_u64() - 1);
-    let mut pipe = redis::pipe();
-    pipe.atomic()
-        .cmd("HEXISTS")
-        .arg(link.keys.named("specs"))
-        .arg(tid.to_string());
-    read(&mut pipe, link.keys.named("log"), from, SCAN);
-    let (exists, before, entries): (bool, Entries, Entries) = link.query(&pipe).await?;
-    if !exists {
+    let Some(index) = read_index(link, tid).await? else {
         return Ok(LogRange {
             events: Vec::new(),
             scanned: after,
             more: false,
         });
+    };
+    let mut pipe = redis::pipe();
+    let log = link.keys.named("log");
+    // Entries that a long list has lost are scanned for.
+    let first = index.entries.first().copied().unwrap_or(u64::MAX);
+    let is_scan = index.is_cut && from.saturating_add(1) < first;
+    if is_scan {
+        read(&mut pipe, log, from, SCAN);
+    } else {
+        // The entry before may stand for several events, some of them after the id.
+        let next = index.entries.partition_point(|entry| *entry <= from);
+        let entries = &index.entries[next.saturating_sub(1)..];
+        for entry in entries.iter().map(|entry| stream_id(*entry)) {
+            pipe.cmd("XRANGE").arg(log).arg(&entry).arg(&entry);
+        }
     }
-    let more = entries.len() == SCAN as usize;
+    let mut found: Vec<Entries> = if pipe.is_empty() {
+        Vec::new()
+    } else {
+        link.query(&pipe).await?
+    };
+    let (mut more, mut scanned) = (false, from.max(tid.as_u64()));
+    if is_scan && let [_, entries] = &mut found[..] {
+        let listed = entries
+            .iter()
+            .position(|(id, _)| from_stream_id(id) >= Some(first));
+        more = listed.is_some() || entries.len() == SCAN as usize;
+        if let Some(listed) = listed {
+            entries.truncate(listed);
+            scanned = scanned.max(first - 1);
+        }
+    }
     let mut events = Vec::new();
     if from < tid.as_u64() {
         events.push(created_event(tid));
     }
-    let mut scanned = from.max(tid.as_u64());
-    for event in logged(&before).chain(logged(&entries)) {
-        if event.id.as_u64() <= from {
-            continue;
-        }
-        scanned = scanned.max(event.id.as_u64());
-        if event.tid == tid {
-            events.push(event);
+    for event in found.iter().flat_map(logged) {
+        if event.id.as_u64() > from {
+            scanned = scanned.max(event.id.as_u64());
+            events.extend(Some(event).filter(|event| event.tid == tid));
         }
     }
     Ok(LogRange {
@@ -134,6 +155,38 @@ pub(super) async fn of_one(link: &ServerConnection, tid: Tid, after: u64) -> Res
         scanned,
         more,
     })
+}
+
+/// The entries that have events of a task; `None` if there is no such task.
+async fn read_index(link: &ServerConnection, tid: Tid) -> Result<Option<EventIndex>> {
+    let mut pipe = redis::pipe();
+    pipe.atomic()
+        .cmd("HEXISTS")
+        .arg(link.keys.named("specs"))
+        .arg(tid.to_string());
+    for name in ["records", "finished"] {
+        pipe.cmd("HGET")
+            .arg(link.keys.named(name))
+            .arg(tid.to_string());
+    }
+    let (exists, record, done): (bool, Option<String>, Option<String>) = link.query(&pipe).await?;
+    if !exists {
+        return Ok(None);
+    }
+    // An unreadable record lists nothing, so that the log is scanned.
+    let unlisted = |_| EventIndex {
+        is_cut: true,
+        entries: Vec::new(),
+    };
+    Ok(Some(match (done, record) {
+        (Some(done), _) => {
+            FinishedRecord::parse(tid, &done).map_or_else(unlisted, |done| done.events)
+        }
+        (None, Some(record)) => {
+            Record::parse(tid, &record).map_or_else(unlisted, |record| record.events)
+        }
+        (None, None) => EventIndex::default(),
+    }))
 }
 
 /// Reads entries after an id. The entry before it may stand for several events, some of them after

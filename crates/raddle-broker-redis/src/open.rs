@@ -13,7 +13,7 @@ const OLDEST: (u32, u32) = (6, 2);
 const WAITS_FOR_DISK: (u32, u32) = (7, 2);
 /// The version of the key layout. Incremented with each change that an older version cannot read or
 /// would damage.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 /// The layout of a namespace without a stored version.
 const FIRST_LAYOUT: u32 = 1;
 

@@ -1,9 +1,15 @@
 //! Deletion of records that are past their retention.
 
-use raddle_model::Tid;
+use std::str::FromStr;
+
+use raddle_model::{QueueName, Tid};
 
 use super::{Redis, connection::Certainty, script, value::arg};
-use raddle_broker::Result;
+use raddle_broker::{
+    Result,
+    operations::OPERATIONS_KEPT,
+    queues::{AUDIT_KEPT, AUDIT_QUEUE},
+};
 
 /// The most tasks deleted by one script, so that other calls do not wait long.
 const AT_ONCE: u32 = 500;
@@ -11,7 +17,7 @@ const AT_ONCE: u32 = 500;
 impl Redis {
     pub(super) async fn purge_expired(&self) -> Result<u64> {
         self.link()
-            .change(&script::PURGE, vec![arg(AT_ONCE)], Certainty::Done)
+            .change(&script::PURGE, self.purge_args(), Certainty::Done)
             .await
     }
 
@@ -21,16 +27,24 @@ impl Redis {
         tids.sort_unstable();
         tids.dedup();
         for tids in tids.chunks(AT_ONCE as usize) {
-            let args = [arg(AT_ONCE)]
-                .into_iter()
-                .chain(tids.iter().map(arg))
-                .collect();
+            let mut args = self.purge_args();
+            args.extend(tids.iter().map(arg));
             deleted += self
                 .link()
                 .change::<u64>(&script::PURGE, args, Certainty::Done)
                 .await?;
         }
         Ok(deleted)
+    }
+
+    fn purge_args(&self) -> Vec<Vec<u8>> {
+        let audit = QueueName::from_str(AUDIT_QUEUE).expect("it is the name of a queue");
+        vec![
+            arg(AT_ONCE),
+            arg(self.core.keys.queue(&audit).key),
+            arg(AUDIT_KEPT),
+            arg(OPERATIONS_KEPT),
+        ]
     }
 
     /// Deletes stored replies that are so old that no call can ask for them.

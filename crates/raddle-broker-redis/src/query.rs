@@ -1,12 +1,13 @@
 //! Lists and views of tasks, and the implementation of [`Tasks`] by the files beside this one.
 
+mod find;
 mod summary;
 mod waiting;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
-use raddle_model::{ControlMessage, TaskState, TaskView, Tid, tid::ShortTid};
+use raddle_model::{ControlMessage, TaskView, Tid, tid::ShortTid};
 
 use super::{
     Redis,
@@ -16,17 +17,17 @@ use super::{
     reclaim,
     record::TaskLocation,
     schema::{Topic, stream_id},
-    value::{Entries, at_micros, at_nanos, tids},
+    value::{Entries, at_micros, at_nanos},
 };
 use raddle_broker::{
     AttemptStarted, AttemptUpdate, AttemptUpdateKind, ChainRequest, ClaimRequest, Completion,
     CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error, LeasedTask, NewTask,
     Queries, Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted, Summary,
-    SummaryDetail, TaskFilter, Tasks, WaitingRequest,
+    SummaryDetail, TaskFilter, TaskPage, Tasks, WaitingRequest,
 };
 
-/// The number of tasks read at once for a list.
-const PAGE: usize = 200;
+pub(super) use find::has_wanted_state;
+
 /// The number of candidate ids checked at once for a short id.
 const COMPLETED_AT_ONCE: usize = 5000;
 
@@ -102,12 +103,16 @@ impl Tasks for Redis {
             .await
     }
 
-    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
-        self.list(&filter).await
+    async fn find_tasks(&self, filter: TaskFilter) -> Result<TaskPage> {
+        self.find(&filter).await
     }
 
     async fn count_waiting(&self, request: WaitingRequest) -> Result<u64> {
         self.wait_for_waiting(request).await
+    }
+
+    async fn set_queue_paused(&self, queue: String, paused: bool) -> Result<bool> {
+        self.set_paused(queue, paused).await
     }
 
     async fn summarize(&self, detail: SummaryDetail) -> Result<Summary> {
@@ -130,134 +135,6 @@ impl Tasks for Redis {
 }
 
 impl Redis {
-    /// The newest tasks that match. The requested states decide which keys are scanned, so that a
-    /// few running tasks are found without reading a million finished ones.
-    async fn list(&self, filter: &TaskFilter) -> Result<Vec<TaskView>> {
-        let are_all =
-            |is: fn(&TaskState) -> bool| !filter.states.is_empty() && filter.states.iter().all(is);
-        let completed = match filter.short {
-            Some(short) => self.complete_short(short).await?,
-            None => Vec::new(),
-        };
-        let few = if let Some(chosen) = filter.named_ids(completed) {
-            Some(chosen)
-        } else if are_all(|state| state.is_active()) {
-            Some(match filter.worker {
-                Some(worker) => reclaim::claimed_by(self.link(), worker).await?,
-                None => self.active().await?,
-            })
-        } else if let Some(batch) = &filter.batch {
-            Some(self.batch(batch).await?)
-        } else if filter.dead {
-            Some(self.dead().await?)
-        } else {
-            None
-        };
-        let mut found = Vec::new();
-        if let Some(mut tids) = few {
-            tids.retain(|tid| filter.is_in_page(*tid));
-            for page in tids.chunks(PAGE) {
-                self.add_fitting(&mut found, page, filter).await?;
-            }
-            return Ok(found);
-        }
-        // The entry before an id may stand for several tasks, some of them after the id.
-        let mut before = filter
-            .before
-            .map_or_else(|| "+".to_owned(), |before| stream_id(before.as_u64() - 1));
-        while found.len() < filter.limit as usize {
-            let entries = self.born_before(&before, PAGE).await?;
-            let Some((last, _)) = entries.last() else {
-                break;
-            };
-            before = format!("({last}");
-            let tids = entries
-                .iter()
-                .flat_map(|(id, fields)| born(id, fields).into_iter().rev());
-            let tids: Vec<Tid> = tids.filter(|tid| filter.is_in_page(*tid)).collect();
-            for page in tids.chunks(PAGE) {
-                self.add_fitting(&mut found, page, filter).await?;
-            }
-        }
-        Ok(found)
-    }
-
-    async fn add_fitting(
-        &self,
-        found: &mut Vec<TaskView>,
-        tids: &[Tid],
-        filter: &TaskFilter,
-    ) -> Result<()> {
-        if found.len() >= filter.limit as usize {
-            return Ok(());
-        }
-        let tasks = self.snapshots(tids).await?;
-        let first = found.len();
-        for task in tids.iter().filter_map(|tid| tasks.get(tid)) {
-            if !filter.states.is_empty() && !filter.states.contains(&task.state()) {
-                continue;
-            }
-            let task = match view(task) {
-                Ok(task) => task,
-                Err(error) if filter.is_single_task() => return Err(error),
-                // An unreadable record must not hide the others.
-                Err(_) => continue,
-            };
-            if filter.matches(&task) && found.len() < filter.limit as usize {
-                found.push(task);
-            }
-        }
-        self.show_more(&mut found[first..]).await
-    }
-
-    /// Adds what has keys of its own: progress and chained tasks.
-    async fn show_more(&self, tasks: &mut [TaskView]) -> Result<()> {
-        self.show_progress(tasks).await?;
-        self.show_chained(tasks).await
-    }
-
-    /// The tasks of a batch, newest first.
-    async fn batch(&self, name: &str) -> Result<Vec<Tid>> {
-        let mut range = redis::cmd("ZREVRANGEBYLEX");
-        range
-            .arg(self.core.keys.named("batches"))
-            .arg(format!("({name}!"))
-            .arg(format!("[{name} "));
-        let members: Vec<String> = self.link().read(&range).await?;
-        Ok(members
-            .iter()
-            .filter_map(|member| member.rsplit(' ').next()?.parse().ok())
-            .collect())
-    }
-
-    async fn dead(&self) -> Result<Vec<Tid>> {
-        let dead: Vec<String> = self
-            .link()
-            .read(redis::cmd("SMEMBERS").arg(self.core.keys.named("dead_letters")))
-            .await?;
-        let mut dead = tids(dead);
-        dead.sort_by(|a, b| b.cmp(a));
-        Ok(dead)
-    }
-
-    /// Claimed tasks, and the workers' own tasks.
-    async fn active(&self) -> Result<Vec<Tid>> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGE")
-            .arg(self.core.keys.named("owned"))
-            .arg(0)
-            .arg(-1);
-        pipe.cmd("HKEYS").arg(self.core.keys.named("workers"));
-        let (owned, workers): (Vec<String>, Vec<String>) = self.link().query(&pipe).await?;
-        let mut active: Vec<Tid> = owned
-            .iter()
-            .filter_map(|pair| pair.split_once(':')?.1.parse().ok())
-            .collect();
-        active.extend(tids(workers));
-        active.sort_by(|a, b| b.cmp(a));
-        Ok(active)
-    }
-
     /// Finds ids by their last digits. Such ids are equidistant, so each candidate is one lookup,
     /// without an index.
     async fn complete_short(&self, short: ShortTid) -> Result<Vec<Tid>> {
@@ -305,7 +182,7 @@ impl Redis {
 }
 
 /// Assembles the view of one task.
-fn view(task: &Snapshot) -> Result<TaskView> {
+pub(super) fn view(task: &Snapshot) -> Result<TaskView> {
     let tid = task.tid;
     let stored = super::record::StoredSpec::parse(tid, &task.stored)?;
     let (record, done) = (&task.record, task.done.as_ref());

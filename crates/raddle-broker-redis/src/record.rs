@@ -4,7 +4,7 @@ use std::fmt;
 
 use raddle_model::{AttemptCounters, AttemptReport, ControlCommand, TaskSpec, TaskState, Tid};
 
-use super::schema::Partition;
+use super::{event_index::EventIndex, name::name_of, schema::Partition};
 use raddle_broker::{Error, Result};
 
 /// The largest integer that Lua scripts represent exactly (numbers are doubles).
@@ -47,6 +47,11 @@ pub(super) struct Record {
     pub(super) run_at: Option<i64>,
     /// The retention of the record, in milliseconds.
     pub(super) ttl: u64,
+    /// Since when the task is ready, in microseconds since the epoch; `None` for its creation.
+    pub(super) since: Option<i64>,
+    pub(super) events: EventIndex,
+    /// The display name as it is stored: see [`name_of`](super::name::name_of).
+    pub(super) name: String,
     /// The unique key that the task holds, or empty.
     pub(super) key: String,
 }
@@ -56,6 +61,7 @@ pub(super) struct StoredSpec<'a> {
     pub(super) partition: Option<&'a str>,
     pub(super) ttl: u64,
     pub(super) parent: Option<Tid>,
+    pub(super) name: &'a str,
     pub(super) key: &'a str,
     pub(super) json: &'a str,
 }
@@ -69,6 +75,7 @@ pub(super) struct FinishedRecord {
     /// In microseconds since the epoch.
     pub(super) finished_at: i64,
     pub(super) service: bool,
+    pub(super) events: EventIndex,
     pub(super) report: String,
 }
 
@@ -87,8 +94,9 @@ pub(super) fn stored(
     };
     let ttl = millis(ttl);
     format!(
-        "{partition} {ttl} {} {}\n{json}",
+        "{partition} {ttl} {} {} {}\n{json}",
         or_dash(parent),
+        name_of(spec),
         key_of(spec)
     )
 }
@@ -118,7 +126,7 @@ impl StoredSpec<'_> {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<StoredSpec<'_>> {
         let parse = || {
             let (head, json) = text.split_once('\n')?;
-            let mut fields = head.splitn(4, ' ');
+            let mut fields = head.splitn(5, ' ');
             let partition = optional(fields.next()?);
             let ttl = fields.next()?.parse().ok()?;
             let parent = fields.next()?.parse().ok();
@@ -126,6 +134,7 @@ impl StoredSpec<'_> {
                 partition,
                 ttl,
                 parent,
+                name: fields.next()?,
                 key: fields.next()?,
                 json,
             })
@@ -151,6 +160,9 @@ impl StoredSpec<'_> {
             pending_command: None,
             run_at: None,
             ttl: self.ttl,
+            since: None,
+            events: EventIndex::default(),
+            name: self.name.into(),
             key: self.key.into(),
         }
     }
@@ -159,7 +171,7 @@ impl StoredSpec<'_> {
 impl Record {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
         let parse = || {
-            let mut fields = text.splitn(12, ' ');
+            let mut fields = text.splitn(15, ' ');
             let location = TaskLocation::parse(fields.next()?)?;
             let mut count = || fields.next()?.parse().ok();
             let counters = AttemptCounters {
@@ -178,7 +190,10 @@ impl Record {
                 command_of_flags(flags),
             );
             let run_at = fields.next()?.parse().ok();
-            let (ttl, key) = (fields.next()?.parse().ok()?, fields.next()?.into());
+            let ttl = fields.next()?.parse().ok()?;
+            let since = fields.next()?.parse().ok();
+            let events = EventIndex::parse(fields.next()?)?;
+            let (name, key) = (fields.next()?.into(), fields.next()?.into());
             Some(Self {
                 location,
                 counters,
@@ -191,6 +206,9 @@ impl Record {
                 pending_command,
                 run_at,
                 ttl,
+                since,
+                events,
+                name,
                 key,
             })
         };
@@ -221,7 +239,7 @@ impl fmt::Display for Record {
         } = self.counters;
         write!(
             f,
-            "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {}",
+            "{} {attempt} {failures} {losses} {} {} {} {} {} {} {} {} {} {} {}",
             self.location.as_str(),
             or_dash(self.partition.as_deref()),
             or_dash(self.owner),
@@ -232,6 +250,9 @@ impl fmt::Display for Record {
                 + flag_of(self.pending_command),
             or_dash(self.run_at),
             self.ttl,
+            or_dash(self.since),
+            self.events,
+            self.name,
             self.key,
         )
     }
@@ -241,7 +262,7 @@ impl FinishedRecord {
     pub(super) fn parse(tid: Tid, text: &str) -> Result<Self> {
         let parse = || {
             let (head, report) = text.split_once('\n')?;
-            let mut fields = head.splitn(8, ' ');
+            let mut fields = head.splitn(9, ' ');
             Some(Self {
                 state: TaskState::from_u8(fields.next()?.parse().ok()?)?,
                 dead: fields.next()? == "1",
@@ -253,6 +274,7 @@ impl FinishedRecord {
                 },
                 finished_at: fields.next()?.parse().ok()?,
                 service: fields.next()? == "1",
+                events: EventIndex::parse(fields.next()?)?,
                 report: report.into(),
             })
         };
@@ -279,8 +301,8 @@ impl fmt::Display for FinishedRecord {
         );
         write!(
             f,
-            "{state} {dead} {owner} {attempt} {failures} {losses} {} {service}\n{}",
-            self.finished_at, self.report
+            "{state} {dead} {owner} {attempt} {failures} {losses} {} {service} {}\n{}",
+            self.finished_at, self.events, self.report
         )
     }
 }
@@ -360,6 +382,9 @@ mod tests {
             pending_command: None,
             run_at: None,
             ttl: 1000,
+            since: None,
+            events: EventIndex::default(),
+            name: "x".into(),
             key: String::new(),
         };
         let full = Record {
@@ -372,6 +397,11 @@ mod tests {
             pending_command: Some(ControlCommand::Stop),
             run_at: Some(1_763_248_964_000_000_001),
             key: "\"a key with blanks\"".into(),
+            since: Some(1_763_248_964_000_001),
+            events: EventIndex {
+                is_cut: true,
+                entries: vec![1_763_248_964_000_004_095, 1_763_248_964_000_004_096],
+            },
             ..plain.clone()
         };
         let chained = Record {
@@ -408,6 +438,7 @@ mod tests {
             (read.partition, read.ttl, read.parent),
             (Some("5|default|"), 1000, Some(tid()))
         );
+        assert_eq!(read.name, "x");
         assert_eq!(
             (read.key, read.spec(tid()).unwrap()),
             ("\"two\\nlines\"", spec)

@@ -50,7 +50,7 @@ pub(super) struct Keys {
 }
 
 /// The fixed keys and their types. Scripts name them in capitals.
-pub(super) const FIXED: [(&str, &str); 27] = [
+pub(super) const FIXED: [(&str, &str); 30] = [
     ("meta", "hash"),
     ("specs", "hash"),
     ("records", "hash"),
@@ -65,7 +65,7 @@ pub(super) const FIXED: [(&str, &str); 27] = [
     ("commands", "zset"),
     ("task_messages", "zset"),
     ("retention", "zset"),
-    ("dead_letters", "set"),
+    ("dead_letters", "zset"),
     ("unique_keys", "hash"),
     ("partitions", "set"),
     ("queues", "set"),
@@ -78,6 +78,9 @@ pub(super) const FIXED: [(&str, &str); 27] = [
     ("expiries", "zset"),
     ("chained", "hash"),
     ("batches", "zset"),
+    ("unsuccessful", "zset"),
+    ("paused_queues", "set"),
+    ("operations", "hash"),
 ];
 
 impl Keys {
@@ -143,6 +146,11 @@ impl Keys {
     /// The hash of a worker for operators.
     pub(super) fn worker(&self, worker: Tid) -> String {
         format!("{}worker:{worker}", self.prefix)
+    }
+
+    /// The outcomes of a minute since the epoch.
+    pub(super) fn outcomes(&self, minute: i64) -> String {
+        format!("{}outcomes:{minute}", self.prefix)
     }
 
     /// The progress of a task.

@@ -7,6 +7,7 @@ use raddle_model::{Target, TaskSpec, Tid, time::unix_nanos, worker::WorkerInfo};
 use super::{
     Redis,
     connection::Certainty,
+    name::name_of,
     reclaim::reclaim,
     record::{key_of, millis, stored},
     schema::Partition,
@@ -191,8 +192,8 @@ fn span_micros(span: Duration) -> u64 {
         .min(FARTHEST_MICROS)
 }
 
-/// A task as `submit` in `lua/common.lua` expects it: partition and spec, and the rest if there is
-/// any.
+/// A task as `submit` in `lua/tasks.lua` expects it: partition, spec and name, and the rest if
+/// there is any.
 fn pack_one(task: &NewTask) -> Result<Vec<String>> {
     let NewTask { spec, parent } = task;
     let (key, (due, due_nanos), lifetime) = (key_of(spec), due(spec), lifetime(spec));
@@ -205,6 +206,7 @@ fn pack_one(task: &NewTask) -> Result<Vec<String>> {
             spec.result_ttl().0,
             &serialize_spec(spec)?,
         ),
+        name_of(spec),
     ];
     if !key.is_empty() || !due.is_empty() || lifetime != "-" || spec.batch.is_some() {
         packed.extend([key, due, due_nanos, lifetime]);

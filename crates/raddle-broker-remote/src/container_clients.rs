@@ -189,7 +189,7 @@ impl ContainerClient {
                 _ => return Err(foreign()),
             },
             // The worker's own tasks, to compare them with what the broker assigns to it.
-            Call::Tasks {
+            Call::FindTasks {
                 filter:
                     TaskFilter {
                         worker: Some(worker),
@@ -202,7 +202,7 @@ impl ContainerClient {
                     return Err(foreign());
                 }
             }
-            Call::Tasks { filter } if filter.is_single_task() => {
+            Call::FindTasks { filter } if filter.is_single_task() => {
                 let tasks = broker.tasks(filter.clone()).await?;
                 if !tasks
                     .iter()

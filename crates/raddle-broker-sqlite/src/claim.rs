@@ -1,6 +1,6 @@
 //! Claims.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use raddle_model::{AttemptCounters, ExitStatus, TaskEventKind, TaskSpec, TaskState, Tid};
 use rusqlite::{OptionalExtension, params};
@@ -8,10 +8,12 @@ use rusqlite::{OptionalExtension, params};
 use super::{
     complete::{TaskEnding, end_active, end_attempt},
     counts::Counter,
+    queue_pause::paused_queues,
     reclaim::report,
     registry::worker_row_at,
+    rollups,
     submit::refresh_parts,
-    tx::{Tx, TxError, WaitingLocation, counters, find_active, tid_at},
+    tx::{Partition, Tx, TxError, WaitingLocation, counters, find_active, tid_at},
 };
 use raddle_broker::{AttemptId, ClaimRequest, Error, LeasedTask};
 
@@ -46,9 +48,10 @@ pub(super) fn claim(
         return Err(Error::NotFound(request.owner).into());
     };
     promote(tx)?;
+    let paused = paused_queues(tx.db())?;
     let candidates = match request.only {
-        Some(tid) => only(tx, tid)?,
-        None => best(tx, request)?,
+        Some(tid) => only(tx, tid, &paused)?,
+        None => best(tx, request, &paused)?,
     };
     let claims = take(tx, request.owner, ephemeral, &candidates)?;
     let again_in = match (claims.is_empty(), candidates.is_empty()) {
@@ -97,18 +100,37 @@ fn candidate(row: &rusqlite::Row<'_>) -> rusqlite::Result<ClaimCandidate> {
     })
 }
 
-fn only(tx: &Tx<'_>, tid: Tid) -> rusqlite::Result<Vec<ClaimCandidate>> {
-    tx.db()
+fn only(
+    tx: &mut Tx<'_>,
+    tid: Tid,
+    paused: &BTreeSet<String>,
+) -> rusqlite::Result<Vec<ClaimCandidate>> {
+    let mut candidates: Vec<ClaimCandidate> = tx
+        .db()
         .prepare_cached(
             "SELECT partition_id, rank, tid, attempt, failures, losses, spec FROM tasks JOIN ready USING (partition_id, rank, tid)
              WHERE tid = ?1",
         )?
         .query_map([tid.as_i64()], candidate)?
-        .collect()
+        .collect::<rusqlite::Result<_>>()?;
+    if !paused.is_empty() {
+        refresh_parts(tx)?;
+        let partitions = &tx.cache.partitions;
+        candidates.retain(|candidate| {
+            let of = |partition: &&Partition| partition.id == candidate.partition_id;
+            let partition = partitions.iter().find(of);
+            partition.is_none_or(|partition| !paused.contains(&partition.queue))
+        });
+    }
+    Ok(candidates)
 }
 
 /// The first tasks by priority and age over all partitions that the worker may claim from.
-fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<ClaimCandidate>> {
+fn best(
+    tx: &mut Tx<'_>,
+    request: &ClaimRequest,
+    paused: &BTreeSet<String>,
+) -> rusqlite::Result<Vec<ClaimCandidate>> {
     refresh_parts(tx)?;
     let mut candidates = Vec::new();
     let mut query = tx.db().prepare_cached(
@@ -117,7 +139,10 @@ fn best(tx: &mut Tx<'_>, request: &ClaimRequest) -> rusqlite::Result<Vec<ClaimCa
          WHERE ready.partition_id = ?1 ORDER BY ready.rank, ready.tid LIMIT ?2",
     )?;
     for partition in &tx.cache.partitions {
-        if !request.queues.contains(&partition.queue) || !partition.needs.is_subset(&request.caps) {
+        let is_served = request.queues.contains(&partition.queue)
+            && partition.needs.is_subset(&request.caps)
+            && !paused.contains(&partition.queue);
+        if !is_served {
             continue;
         }
         for row in query.query_map(params![partition.id, request.max], candidate)? {
@@ -192,11 +217,14 @@ fn take(
             );
             match parse_spec(*tid, spec) {
                 Ok(spec) if spec.has_expired(*tid, *counters, tx.now) => expire(tx, *tid)?,
-                Ok(spec) => claims.push(LeasedTask {
-                    attempt_id,
-                    spec,
-                    fencing_token,
-                }),
+                Ok(spec) => {
+                    rollups::count_claim(tx, *tid, &spec, counters.attempt == 0);
+                    claims.push(LeasedTask {
+                        attempt_id,
+                        spec,
+                        fencing_token,
+                    });
+                }
                 // An unreadable record must not block the tasks behind it.
                 Err(error) => give_up(tx, *tid, &error)?,
             }

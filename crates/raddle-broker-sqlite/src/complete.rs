@@ -17,11 +17,15 @@ use super::{
     chain,
     claim::spec_of,
     clock, control,
-    counts::Counter,
+    counts::{Counter, SERVICES},
     purge,
+    rollups::count_end,
     tx::{ACTIVE_COLUMNS, ActiveTask, Tx, TxError, WaitingTask, active_at, find_attempt},
 };
-use raddle_broker::{AttemptId, Completion, CompletionOutcome, OutputStream, Release};
+use raddle_broker::{
+    AttemptId, Completion, CompletionOutcome, OutputStream, Release,
+    rollups::{self, OutcomeEvent},
+};
 
 /// Records that the target of an attempt has started.
 pub(super) fn started(
@@ -340,6 +344,7 @@ fn again(
     counters: AttemptCounters,
 ) -> Result<CompletionOutcome, TxError> {
     remove_claim(tx, active)?;
+    count_end(tx, active.tid, OutcomeEvent::Retried)?;
     let kind = next_step::event_before_another(&report.exit);
     tx.event(
         active.tid,
@@ -553,6 +558,10 @@ fn write_records(tx: &mut Tx<'_>, records: &[FinalRecord<'_>]) -> Result<(), TxE
         tx.delete_control_messages(*tid)?;
         tx.count(*partition_id, Counter::for_state(ending.state), 1);
         tx.count(*partition_id, Counter::Dead, ending.dead.into());
+        if *partition_id != SERVICES {
+            let ran = rollups::run_time(ending.report);
+            count_end(tx, *tid, OutcomeEvent::Finished(ending.state, ran))?;
+        }
         let exit = &ending.report.exit;
         let detail = (!exit.is_success()).then(|| exit.to_string());
         tx.event(

@@ -17,12 +17,15 @@ use super::{
     Sqlite,
     claim::parse_spec,
     counts::Counter,
-    output,
+    operations, output, rollups,
     submit::leave_batch,
     tx::{Tx, TxError, state_at, tid_at},
     writer::Durability,
 };
-use raddle_broker::Result;
+use raddle_broker::{
+    Result,
+    queues::{AUDIT_KEPT, AUDIT_QUEUE},
+};
 
 /// The most tasks deleted in one transaction, so that other writes do not wait long.
 const AT_ONCE: usize = 1000;
@@ -90,6 +93,7 @@ const LOWER_NEXT_EXPIRY: &str = "INSERT INTO meta (key, value) VALUES (?1, ?3), 
 
 /// Deletes expired tasks among the next records. Also returns whether the round is over.
 fn purge(tx: &mut Tx<'_>, directory: &Path) -> Result<(u64, bool), TxError> {
+    purge_others(tx)?;
     let from = get_meta(tx.db(), LAST_RECORD)?.unwrap_or(0);
     let (mut purged, mut to) = (0, 0);
     if from > 0 || get_meta(tx.db(), NEXT_EXPIRY)?.is_none_or(|next| next <= tx.now) {
@@ -111,6 +115,18 @@ fn purge(tx: &mut Tx<'_>, directory: &Path) -> Result<(u64, bool), TxError> {
         }
     }
     Ok((purged, to == 0))
+}
+
+/// Deletes old statistics, records of operations, and entries of the audit trail.
+fn purge_others(tx: &Tx<'_>) -> rusqlite::Result<()> {
+    rollups::purge(tx)?;
+    operations::purge(tx)?;
+    tx.db()
+        .prepare_cached(
+            "DELETE FROM messages WHERE queue = ?1 AND id <= (SELECT id FROM messages WHERE queue = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+        )?
+        .execute(params![AUDIT_QUEUE, AUDIT_KEPT])?;
+    Ok(())
 }
 
 /// The result of scanning some records.
@@ -152,7 +168,7 @@ fn scan_finished(tx: &Tx<'_>, from: i64) -> rusqlite::Result<PurgeScan> {
 
 /// Deletes a finished task and its records, and returns whether there was one. Files first: without
 /// the record they could not be found.
-fn remove(tx: &mut Tx<'_>, directory: &Path, tid: Tid) -> rusqlite::Result<bool> {
+pub(super) fn remove(tx: &mut Tx<'_>, directory: &Path, tid: Tid) -> rusqlite::Result<bool> {
     let finished: Option<(u32, TaskState, bool)> = tx
         .db()
         .prepare_cached("SELECT attempt, state, dead_letter FROM finished WHERE tid = ?1")?

@@ -1,30 +1,32 @@
 //! Lists and views of tasks, and the implementation of [`Tasks`] by the files beside this one.
 
+mod find;
 mod summary;
 mod waiting;
+
+pub(super) use find::find_fitting;
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use raddle_model::{
-    AttemptReport, ControlMessage, ExitStatus, ResourceUsage, TaskSpec, TaskState, TaskView, Tid,
-    tid::ShortTid,
+    AttemptReport, ControlMessage, ExitStatus, ResourceUsage, TaskSpec, TaskView, Tid,
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 
 use super::{
     Sqlite, chain, claim, clock, complete, control, health,
     notify::Topic,
     output::{self, WritePosition},
-    reclaim, submit, submit_and_claim,
-    tx::{TxError, WaitingLocation, counters, find_active, find_waiting, state_at, tid_at},
+    queue_pause, reclaim, submit, submit_and_claim,
+    tx::{TxError, WaitingLocation, counters, find_active, find_waiting, state_at},
     writer::{Durability, Writer},
 };
 use raddle_broker::{
     AttemptId, AttemptUpdate, AttemptUpdateKind, ChainRequest, ClaimRequest, Completion,
     CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error, LeasedTask, NewTask,
     OutputStream, Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted,
-    Summary, SummaryDetail, TaskFilter, Tasks, WaitingRequest,
+    Summary, SummaryDetail, TaskFilter, TaskPage, Tasks, WaitingRequest,
 };
 
 #[async_trait]
@@ -155,19 +157,12 @@ impl Tasks for Sqlite {
     }
 
     async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid> {
-        self.write(Durability::Power, move |tx| {
-            let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
-            let prepared = submit::prepare(NewTask::resubmit(old.clone(), dead)?)?;
-            let again = submit::submit(tx, vec![prepared])?[0].into_resubmitted(tid)?;
-            complete::remove_dead_letter(tx, tid)?;
-            submit::leave_batch(tx.db(), &old.spec, tid)?;
-            Ok(again)
-        })
-        .await
+        self.write(Durability::Power, move |tx| submit::resubmit(tx, tid, dead))
+            .await
     }
 
-    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> {
-        self.read(move |db| list(db, &filter)).await
+    async fn find_tasks(&self, filter: TaskFilter) -> Result<TaskPage> {
+        self.find(filter).await
     }
 
     async fn count_waiting(&self, request: WaitingRequest) -> Result<u64> {
@@ -180,6 +175,14 @@ impl Tasks for Sqlite {
                 return Ok(waiting);
             }
         }
+    }
+
+    async fn set_queue_paused(&self, queue: String, paused: bool) -> Result<bool> {
+        let queue = raddle_broker::engine::check_queue(queue)?;
+        self.write(Durability::Power, move |tx| {
+            queue_pause::set_paused(tx, &queue, paused)
+        })
+        .await
     }
 
     async fn summarize(&self, detail: SummaryDetail) -> Result<Summary> {
@@ -360,90 +363,4 @@ fn fill_done(
             .map_err(unreadable)?,
     });
     Ok(counters(row, 0)?)
-}
-
-/// The newest tasks that match. The table to scan depends on the requested states, so that a few
-/// running tasks are found without reading a million finished ones.
-fn list(db: &Connection, filter: &TaskFilter) -> Result<Vec<TaskView>, TxError> {
-    let limit = filter.limit as usize;
-    let mut found = Vec::new();
-    let completed = filter.short.map(|short| complete(db, short)).transpose()?;
-    if let Some(chosen) = filter.named_ids(completed.unwrap_or_default()) {
-        let mut chosen = chosen.into_iter();
-        while found.len() < limit
-            && let Some(tid) = chosen.next()
-        {
-            found.extend(fitting(db, filter, tid)?);
-        }
-        return Ok(found);
-    }
-    let only_active =
-        !filter.states.is_empty() && filter.states.iter().all(|state| state.is_active());
-    let only_done =
-        !filter.states.is_empty() && filter.states.iter().all(|state| state.is_terminal());
-    // An active task was not resubmitted, so it is still in the batch that its spec names.
-    let batch = filter.batch.as_ref().filter(|_| !only_active);
-    let owner = filter.worker.filter(|_| only_active && !filter.dead);
-    let sql = if batch.is_some() {
-        "SELECT tid, NULL FROM batches WHERE tid <= ?1 AND batch = ?2 ORDER BY tid DESC"
-    } else if filter.dead {
-        "SELECT tid, NULL FROM finished WHERE dead_letter = 1 AND tid <= ?1 ORDER BY tid DESC"
-    } else if only_active && owner.is_some() {
-        "SELECT tid, NULL FROM active WHERE tid <= ?1 AND owner = ?2 ORDER BY tid DESC"
-    } else if only_active {
-        "SELECT tid, NULL FROM active WHERE tid <= ?1 ORDER BY tid DESC"
-    } else if only_done {
-        "SELECT tid, state FROM finished WHERE tid <= ?1 ORDER BY tid DESC"
-    } else {
-        "SELECT tid, NULL FROM tasks WHERE tid <= ?1 ORDER BY tid DESC"
-    };
-    let mut query = db.prepare_cached(sql)?;
-    let most = filter.before.map_or(i64::MAX, |before| before.as_i64() - 1);
-    let mut rows = match (batch, owner) {
-        (Some(batch), _) => query.query(params![most, batch])?,
-        (None, Some(owner)) => query.query(params![most, owner.as_i64()])?,
-        (None, None) => query.query([most])?,
-    };
-    while found.len() < limit
-        && let Some(row) = rows.next()?
-    {
-        if let Some(state) = row.get::<_, Option<u8>>(1)?.and_then(TaskState::from_u8)
-            && !filter.states.contains(&state)
-        {
-            continue;
-        }
-        found.extend(fitting(db, filter, tid_at(row, 0)?)?);
-    }
-    Ok(found)
-}
-
-/// One task, if it matches.
-fn fitting(db: &Connection, filter: &TaskFilter, tid: Tid) -> Result<Option<TaskView>, TxError> {
-    let wanted = |state: &TaskState| filter.states.is_empty() || filter.states.contains(state);
-    match view(db, tid) {
-        Ok(task) => Ok(task.filter(|task| wanted(&task.state) && filter.matches(task))),
-        // An unreadable record must not hide the others.
-        Err(TxError::Caller(Error::Record { .. })) if !filter.is_single_task() => Ok(None),
-        Err(fail) => Err(fail),
-    }
-}
-
-/// Finds ids by their last digits. Such ids are equidistant, so each candidate is one lookup by
-/// primary key, without an index. Each lookup returns the next existing id below, so that gaps cost
-/// nothing.
-fn complete(db: &Connection, short: ShortTid) -> Result<Vec<Tid>, TxError> {
-    let mut below = db.prepare_cached("SELECT max(tid) FROM tasks WHERE tid <= ?1")?;
-    let mut found = Vec::new();
-    let mut candidate = short.at_most(i64::MAX as u64);
-    while let Some(wanted) = candidate {
-        let there: Option<i64> = below.query_row([wanted as i64], |row| row.get(0))?;
-        let Some(there) = there.map(|tid| tid as u64) else {
-            break;
-        };
-        if there == wanted {
-            found.extend(Tid::from_u64(wanted));
-        }
-        candidate = short.at_most(there.min(wanted - 1));
-    }
-    Ok(found)
 }

@@ -3,7 +3,7 @@
 /// Identifies the file as a Raddle database: `RDDL`.
 pub(super) const APPLICATION_ID: i32 = 0x5244_444c;
 /// The format of the tables. A file with a higher number was written by a newer version.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 /// The statements that create a new database.
 ///
@@ -16,8 +16,9 @@ pub(super) const VERSION: u32 = 6;
 ///   which a worker registered. Later heartbeats are in the state file.
 /// - `next` is when a schedule is due; NULL while it is paused.
 /// - `expiries` may still list tasks that were claimed or finished.
+/// - `rollups` counts outcomes by minute since the epoch and name, as JSON.
 /// - `batches` lists the tasks of batches, except those that were resubmitted.
-pub(super) const STATEMENTS: [&str; 25] = [
+pub(super) const STATEMENTS: [&str; 28] = [
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE partitions (id INTEGER PRIMARY KEY, queue TEXT NOT NULL, needs TEXT NOT NULL)",
     "CREATE UNIQUE INDEX partitions_by_name ON partitions (queue, needs)",
@@ -79,5 +80,8 @@ pub(super) const STATEMENTS: [&str; 25] = [
 ) WITHOUT ROWID",
     "CREATE INDEX schedules_by_next ON schedules (next) WHERE next IS NOT NULL",
     "CREATE TABLE expiries (expires_at INTEGER NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (expires_at, tid)) WITHOUT ROWID",
+    "CREATE TABLE paused_queues (queue TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE rollups (minute INTEGER NOT NULL, name TEXT NOT NULL, outcomes TEXT NOT NULL, PRIMARY KEY (minute, name)) WITHOUT ROWID",
+    "CREATE TABLE operations (id INTEGER PRIMARY KEY, is_running INTEGER NOT NULL, record TEXT NOT NULL)",
     "CREATE TABLE batches (batch TEXT NOT NULL, tid INTEGER NOT NULL, PRIMARY KEY (batch, tid)) WITHOUT ROWID",
 ];

@@ -2,17 +2,19 @@
 
 use std::sync::LazyLock;
 
-use raddle_model::{AttemptCounters, TaskSpec, Tid, spec::StartTime, time};
+use raddle_model::{AttemptCounters, TaskSpec, TaskView, Tid, spec::StartTime, time};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::{
     bulk_insert::BulkStatement,
+    complete::remove_dead_letter,
     counts::Counter,
     notify::Topic,
+    query::view,
     schedule::store_expiries,
-    tx::{Partition, Tx, TxError},
+    tx::{Partition, Tx, TxError, WaitingLocation, find_waiting},
 };
-use raddle_broker::{Error, NewTask, Submitted, engine::serialize_spec};
+use raddle_broker::{Error, NewTask, Submitted, engine::serialize_spec, rollups::OutcomeEvent};
 
 /// A validated and serialised task, ready for the writer thread.
 pub(super) struct PreparedTask {
@@ -67,6 +69,7 @@ pub(super) fn submit(tx: &mut Tx<'_>, batch: Vec<PreparedTask>) -> Result<Vec<Su
         ..
     } in &rows
     {
+        tx.count_outcome(task.spec.display_name(), OutcomeEvent::Submitted);
         match due(tx, &task.spec) {
             // A delayed task interrupts the run of ready ones.
             Some(at) => {
@@ -102,6 +105,39 @@ fn store_key(tx: &Tx<'_>, row: &TaskRow<'_>) -> rusqlite::Result<()> {
         tx.db()
             .prepare_cached("INSERT INTO unique_keys (key, tid) VALUES (?1, ?2)")?
             .execute(params![key, row.tid.as_i64()])?;
+    }
+    Ok(())
+}
+
+/// Submits the spec of a finished task again. With `dead`, it must be a dead letter.
+pub(super) fn resubmit(tx: &mut Tx<'_>, tid: Tid, dead: bool) -> Result<Tid, TxError> {
+    let old = view(tx.db(), tid)?.ok_or(Error::NotFound(tid))?;
+    let prepared = prepare(NewTask::resubmit(old.clone(), dead)?)?;
+    let again = submit(tx, vec![prepared])?[0].into_resubmitted(tid)?;
+    remove_dead_letter(tx, tid)?;
+    leave_batch(tx.db(), &old.spec, tid)?;
+    Ok(again)
+}
+
+/// Moves a waiting task to another queue. This is the one change that is made to a stored spec.
+pub(super) fn move_to_queue(tx: &mut Tx<'_>, task: TaskView, queue: &str) -> Result<(), TxError> {
+    let (tid, mut spec) = (task.tid, task.spec);
+    let Some(waiting) = find_waiting(tx.db(), tid)? else {
+        return Err(Error::NotWaiting(tid, task.state).into());
+    };
+    if spec.queue == queue {
+        return Ok(());
+    }
+    spec.queue = queue.to_owned();
+    let text = serialize_spec(&spec).map_err(Error::from)?;
+    let partition_id = partition_id(tx, &spec)?;
+    tx.dequeue(tid, waiting.partition_id, waiting.location)?;
+    tx.db()
+        .prepare_cached("UPDATE tasks SET partition_id = ?2, spec = ?3 WHERE tid = ?1")?
+        .execute(params![tid.as_i64(), partition_id, text])?;
+    match waiting.location {
+        WaitingLocation::Paused => tx.hold(tid, partition_id, waiting.counters, waiting.run_at)?,
+        _ => tx.enqueue(tid, partition_id, waiting.counters, waiting.run_at)?,
     }
     Ok(())
 }

@@ -14,8 +14,12 @@ use super::{
     counts::{CountChanges, Counter},
     lease::LeaseTable,
     notify::{Topic, Topics},
+    rollups::{self, ClaimedNames, RollupBuffer},
 };
-use raddle_broker::{AttemptId, Error};
+use raddle_broker::{
+    AttemptId, Error,
+    rollups::{OutcomeEvent, PendingRollups},
+};
 
 /// The key in `meta` of the last id that was handed out.
 const LAST_ID: &str = "last_id";
@@ -32,6 +36,7 @@ pub(super) enum TxError {
 #[derive(Default)]
 pub(super) struct TxCache {
     pub(super) partitions: Vec<Partition>,
+    pub(super) claimed_names: ClaimedNames,
 }
 
 /// The tasks of one queue that need the same capabilities.
@@ -111,6 +116,9 @@ pub(super) struct Tx<'c> {
     /// Events, inserted together at commit: no statement in a transaction reads them.
     events: Vec<LogEntry>,
     counts: CountChanges,
+    /// Outcomes that this transaction has counted, and those of earlier ones.
+    outcomes: PendingRollups,
+    pub(super) rollups: &'c mut RollupBuffer,
     /// Whether any control message was stored when the transaction began, which is rare. `None`
     /// before the first check.
     has_control: Option<bool>,
@@ -134,6 +142,7 @@ impl<'c> Tx<'c> {
     pub(super) fn begin(
         connection: &'c Connection,
         cache: &'c mut TxCache,
+        rollups: &'c mut RollupBuffer,
         leases: &'c LeaseTable,
     ) -> rusqlite::Result<Self> {
         let inner = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
@@ -146,6 +155,8 @@ impl<'c> Tx<'c> {
             topics: Topics::default(),
             events: Vec::new(),
             counts: CountChanges::default(),
+            outcomes: PendingRollups::default(),
+            rollups,
             has_control: None,
             now: clock::wall() as i64,
             machine: clock::machine(),
@@ -154,9 +165,14 @@ impl<'c> Tx<'c> {
         })
     }
 
-    pub(super) fn commit(self) -> rusqlite::Result<Topics> {
+    pub(super) fn commit(mut self) -> rusqlite::Result<Topics> {
         self.write_events()?;
         self.counts.write(self.db())?;
+        let has_counts = !self.outcomes.is_empty() || !self.rollups.is_empty();
+        if has_counts && let Some(mut due) = self.rollups.take_if_due() {
+            due.merge(std::mem::take(&mut self.outcomes));
+            rollups::store(self.db(), &mut due)?;
+        }
         if self.clock.last() != self.first_id {
             let set = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
             self.db()
@@ -164,6 +180,7 @@ impl<'c> Tx<'c> {
                 .execute(params![LAST_ID, self.clock.last() as i64])?;
         }
         self.inner.commit()?;
+        self.rollups.add(self.outcomes);
         self.removed_workers
             .iter()
             .for_each(|worker| self.leases.remove(*worker));
@@ -185,6 +202,11 @@ impl<'c> Tx<'c> {
     /// Changes a counter of the tasks of a partition.
     pub(super) fn count(&mut self, partition_id: i64, counter: Counter, by: i64) {
         self.counts.add(partition_id, counter, by);
+    }
+
+    /// Counts an outcome of a task called `name`.
+    pub(super) fn count_outcome(&mut self, name: &str, event: OutcomeEvent) {
+        self.outcomes.count(self.now, name, event);
     }
 
     /// Appends an event and returns its id.

@@ -7,7 +7,8 @@
 
 use std::{
     sync::{Arc, mpsc::Receiver},
-    thread,
+    task::{Context, Poll, Wake},
+    thread::{self, Thread},
     time::{Duration, Instant},
 };
 
@@ -18,6 +19,7 @@ use super::{
     HandleState, LOCK_TIMEOUT,
     notify::Topics,
     open::{self, DatabaseLocation},
+    rollups::{FLUSH_AFTER, RollupBuffer},
     tx::{Tx, TxCache, TxError},
 };
 use raddle_broker::{Error, Result};
@@ -252,6 +254,7 @@ pub(super) struct DbWriter {
     connection: Connection,
     shared: Arc<HandleState>,
     cache: TxCache,
+    rollups: RollupBuffer,
     /// The durability for which `PRAGMA synchronous` is set.
     synchronous: Option<Durability>,
 }
@@ -262,17 +265,48 @@ impl DbWriter {
             connection,
             shared,
             cache: TxCache::default(),
+            rollups: RollupBuffer::default(),
             synchronous: None,
         }
     }
 
     fn run(mut self, mut queue: mpsc::UnboundedReceiver<WriterRequest>) {
-        while let Some(work) = queue.blocking_recv() {
+        while let Some(work) = self.next_request(&mut queue) {
             // Callers often issue several writes back to back, and batching them saves a
             // transaction.
             thread::yield_now();
             self.perform(work, &mut queue);
         }
+    }
+
+    /// Waits for the next request. Counts of outcomes are stored when none comes for a while, and
+    /// before the end.
+    fn next_request(
+        &mut self,
+        queue: &mut mpsc::UnboundedReceiver<WriterRequest>,
+    ) -> Option<WriterRequest> {
+        if self.rollups.is_empty() {
+            return queue.blocking_recv();
+        }
+        let received = recv_within(queue, FLUSH_AFTER);
+        if let Some(Some(work)) = received {
+            return Some(work);
+        }
+        if let Err(error) = self.store_rollups() {
+            tracing::debug!(%error, "statistics could not be stored");
+        }
+        received.unwrap_or_else(|| queue.blocking_recv())
+    }
+
+    /// Stores counts of outcomes. They are dropped if that fails: they are statistics.
+    fn store_rollups(&mut self) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        self.rollups.make_due();
+        shared.check_writable()?;
+        let _lock = shared.lock_for_writing()?;
+        self.transact(&mut [])
+            .map_err(|e| shared.commit_error(&e))?;
+        Ok(())
     }
 
     /// Runs one request; a write takes further requests from the queue along.
@@ -343,7 +377,12 @@ impl DbWriter {
 
     fn transact(&mut self, group: &mut [Box<dyn WriteJob>]) -> rusqlite::Result<(Topics, usize)> {
         self.choose_synchronous(group)?;
-        let mut tx = Tx::begin(&self.connection, &mut self.cache, &self.shared.leases)?;
+        let mut tx = Tx::begin(
+            &self.connection,
+            &mut self.cache,
+            &mut self.rollups,
+            &self.shared.leases,
+        )?;
         let began = Instant::now();
         let mut done = 0;
         for job in group {
@@ -370,6 +409,35 @@ impl DbWriter {
             self.synchronous = wanted;
         }
         Ok(())
+    }
+}
+
+/// The next request, if one comes within `limit`; inside, `None` if there will be none.
+fn recv_within(
+    queue: &mut mpsc::UnboundedReceiver<WriterRequest>,
+    limit: Duration,
+) -> Option<Option<WriterRequest>> {
+    let deadline = Instant::now() + limit;
+    let waker = Arc::new(ThreadWaker(thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(received) = queue.poll_recv(&mut context) {
+            return Some(received);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        thread::park_timeout(left);
+    }
+}
+
+/// Wakes a thread that waits for a request.
+struct ThreadWaker(Thread);
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

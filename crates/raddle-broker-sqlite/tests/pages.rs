@@ -30,8 +30,8 @@ struct PageSizeRecorder {
 impl CallHandler for PageSizeRecorder {
     async fn call(&self, call: Call) -> Result<Reply> {
         let reply = call.perform(&self.broker).await?;
-        if let Reply::Tasks(tasks) = &reply {
-            self.longest.fetch_max(tasks.len(), Ordering::Relaxed);
+        if let Reply::FindTasks(page) = &reply {
+            self.longest.fetch_max(page.tasks.len(), Ordering::Relaxed);
         }
         Ok(reply)
     }

@@ -10,6 +10,7 @@
 use std::{fmt::Display, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use raddle_model::{
     ControlMessage, QueueName, TaskEvent, TaskView, Tid, WorkerEntry,
     tid::ShortTid,
@@ -22,19 +23,24 @@ use crate::{
     Completion, CompletionOutcome, ControlDelivery, DeliveryOutcome, EngineHealth, Error,
     LeaseStatus, LeasedTask, Message, MessageTransaction, NewTask, OutputStream, PeekRequest,
     Reclaimed, Release, Result, SubmitAndClaim, SubmitAndClaimOutcome, Submitted, TaskCursor,
-    TaskFilter, TaskUpdate, WaitingRequest, WorkerTask,
+    TaskFilter, TaskPage, TaskUpdate, WaitingRequest, WorkerTask,
     declare::declare,
+    operations::{NewOperation, OperationView},
+    rollups::OutcomeRollup,
     schedules::{DueItems, ScheduleChange, ScheduleChangeOutcome, ScheduleView},
     summary::{Summary, SummaryDetail},
 };
 
 /// A store of tasks, queues, results, workers and events.
 pub trait Broker:
-    Tasks + Registry + Leases + Messages + Log + Output + Schedules + Queries
+    Tasks + Registry + Leases + Messages + Log + Output + Schedules + Rollups + Operations + Queries
 {
 }
 
-impl<T: Tasks + Registry + Leases + Messages + Log + Output + Schedules> Broker for T {}
+impl<T> Broker for T where
+    T: Tasks + Registry + Leases + Messages + Log + Output + Schedules + Rollups + Operations
+{
+}
 
 /// Opens a broker. `Display` names the broker, without a password.
 #[async_trait]
@@ -112,13 +118,19 @@ trait Tasks {
     async fn resubmit(&self, tid: Tid, dead: bool) -> Result<Tid>
         as Resubmit, doubles Some("has stored a task");
 
-    /// The tasks that match `filter`, newest first.
-    async fn tasks(&self, filter: TaskFilter) -> Result<Vec<TaskView>> as Tasks;
+    /// The tasks that match `filter`, newest first: as many as it asks for, or as are found among
+    /// `max_examined` records. Records are not read in one snapshot.
+    async fn find_tasks(&self, filter: TaskFilter) -> Result<TaskPage> as FindTasks;
 
     /// Counts the tasks that such a worker could claim now, including delayed tasks that are due;
     /// waits for the first.
     async fn count_waiting(&self, request: WaitingRequest) -> Result<u64>
         as CountWaiting, waits request.wait;
+
+    /// Pauses a queue, or resumes it. A paused queue takes tasks, and none can be claimed from it.
+    /// Returns whether that changed anything.
+    async fn set_queue_paused(&self, queue: String, paused: bool) -> Result<bool>
+        as SetQueuePaused;
 
     /// Counts tasks and messages, in the requested detail. Records are not read in one snapshot:
     /// tasks that change meanwhile may or may not be counted.
@@ -208,6 +220,38 @@ trait Schedules {
     /// per call. [`Tasks::claim`] never returns an expired task, whether this was called or not.
     async fn due_items(&self, wait: Duration) -> Result<DueItems>
         as DueItems, waits *wait;
+}
+
+/// Statistics of finished tasks.
+trait Rollups {
+    /// Outcomes by minute and name, of the minutes from `since` until before `until`, in time
+    /// order. With `name`, only those of this name. A call returns about
+    /// [`MAX_ROLLUPS`](crate::rollups::MAX_ROLLUPS) and whole minutes: to go on, call again from
+    /// the minute after the last one.
+    ///
+    /// They are kept for 72 hours. Statistics of the last seconds may not be stored yet, and are
+    /// lost if their process is killed.
+    async fn outcome_rollups(&self, since: Timestamp, until: Timestamp, name: Option<String>) -> Result<Vec<OutcomeRollup>>
+        as OutcomeRollups;
+}
+
+/// Actions on many tasks.
+trait Operations {
+    /// Stores an operation and returns its id. It changes nothing until it is advanced.
+    async fn start_operation(&self, operation: NewOperation) -> Result<Tid>
+        as StartOperation, doubles Some("has started an operation");
+
+    /// The operation `id`, or the newest `max`, newest first.
+    async fn operations(&self, id: Option<Tid>, max: u32) -> Result<Vec<OperationView>>
+        as Operations;
+
+    /// Looks at the next tasks of an operation, at most `max`, and applies its action to those that
+    /// it selects. Any process may call this, at any time: each task is looked at once.
+    async fn advance_operation(&self, id: Tid, max: u32) -> Result<OperationView>
+        as AdvanceOperation;
+
+    /// Cancels an operation. Its changes stay.
+    async fn cancel_operation(&self, id: Tid) -> Result<OperationView> as CancelOperation;
 }
 }
 
@@ -321,6 +365,20 @@ pub trait Queries: Tasks + Registry + Log + Schedules {
             kind: AttemptUpdateKind::Output(stream, bytes),
         }])
         .await
+    }
+
+    /// The tasks that match `filter`, newest first.
+    async fn tasks(&self, mut filter: TaskFilter) -> Result<Vec<TaskView>> {
+        let mut tasks = Vec::new();
+        loop {
+            let page = self.find_tasks(filter.clone()).await?;
+            filter.limit = filter.limit.saturating_sub(page.tasks.len() as u32);
+            tasks.extend(page.tasks);
+            if page.next.is_none() || filter.limit == 0 {
+                return Ok(tasks);
+            }
+            filter.before = page.next;
+        }
     }
 
     /// One task.

@@ -30,6 +30,9 @@ pub enum Error {
     /// The task is finished.
     #[error("task {0} is {1} already")]
     Finished(Tid, TaskState),
+    /// The task does not wait in a queue.
+    #[error("task {0} is {1}: only a waiting task can be moved")]
+    NotWaiting(Tid, TaskState),
     /// The task is not finished.
     #[error("task {0} is {1}: only a finished task can be submitted again")]
     Unfinished(Tid, TaskState),
@@ -46,6 +49,9 @@ pub enum Error {
         /// The unfinished one.
         holder: Tid,
     },
+    /// The operation does not exist.
+    #[error("no operation {0} here: 'raddle operation list' shows those there are")]
+    NoOperation(Tid),
     /// The attempt is stale.
     #[error("{0} is over or was replaced: nothing was chained")]
     Superseded(AttemptId),
@@ -330,6 +336,8 @@ impl Error {
                 | Self::Finished(..)
                 | Self::Unfinished(..)
                 | Self::NotDead(_)
+                | Self::NoOperation(_)
+                | Self::NotWaiting(..)
                 | Self::KeyTaken { .. }
                 | Self::Superseded(_)
                 | Self::ChainFull(_)

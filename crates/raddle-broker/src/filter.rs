@@ -1,6 +1,12 @@
 //! Filters for lists of tasks.
 
-use raddle_model::{TaskState, TaskView, Tid, tid::ShortTid};
+use jiff::Timestamp;
+use raddle_model::{
+    TaskState, TaskView, Tid,
+    query::{FlagField, IdField, TaskQuery, TextField},
+    tid::{ShortTid, TidArg},
+    time,
+};
 use serde::{Deserialize, Serialize};
 
 /// Which tasks to list: those that match all of this.
@@ -26,8 +32,26 @@ pub struct TaskFilter {
     pub worker: Option<Tid>,
     /// Only tasks older than this one: the last task of the previous page.
     pub before: Option<Tid>,
+    /// Only this task and newer ones.
+    pub since: Option<Tid>,
+    /// A query that they match too.
+    pub query: TaskQuery,
     /// The maximum.
     pub limit: u32,
+    /// Stop after this many records were looked at, whether they match or not.
+    pub max_examined: Option<u32>,
+}
+
+/// Some of the tasks that match a filter, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TaskPage {
+    /// The tasks.
+    pub tasks: Vec<TaskView>,
+    /// Older tasks were not looked at: the value of [`TaskFilter::before`] for the next page.
+    /// `None` if all were.
+    pub next: Option<Tid>,
+    /// The number of records that were looked at.
+    pub looked_at: u64,
 }
 
 impl Default for TaskFilter {
@@ -43,7 +67,10 @@ impl Default for TaskFilter {
             short: None,
             worker: None,
             before: None,
+            since: None,
+            query: TaskQuery::default(),
             limit: u32::MAX,
+            max_examined: None,
         }
     }
 }
@@ -71,6 +98,7 @@ impl TaskFilter {
             (None, Some(_)) => resolved,
             (None, None) => return None,
         };
+        // First, so that a page of many ids does not sort those of earlier pages.
         named.retain(|tid| {
             self.is_in_page(*tid) && self.short.is_none_or(|short| tid.short() == short)
         });
@@ -79,9 +107,51 @@ impl TaskFilter {
         Some(named)
     }
 
-    /// Whether a task comes after the previous page.
+    /// Whether a task comes after the previous page and is not too old.
     pub fn is_in_page(&self, tid: Tid) -> bool {
-        self.before.is_none_or(|before| tid < before)
+        self.before.is_none_or(|before| tid < before) && self.since.is_none_or(|since| tid >= since)
+    }
+
+    /// The same filter, with what the query requires in the fields that engines have indexes for,
+    /// and its relative times fixed. `None` if no task can match.
+    pub fn resolve(mut self, now: Timestamp) -> Option<Self> {
+        self.query = self.query.fix_times(now);
+        let possible = self.query.states();
+        if possible.len() < TaskState::ALL.len() {
+            let wanted = |state: &TaskState| self.states.is_empty() || self.states.contains(state);
+            self.states = possible.into_iter().filter(wanted).collect();
+            if self.states.is_empty() {
+                return None;
+            }
+        }
+        let text = |field| self.query.exact(field).map(str::to_owned);
+        self.queue = self.queue.or_else(|| text(TextField::Queue));
+        self.batch = self.batch.or_else(|| text(TextField::Batch));
+        self.dead |= self.query.requires(FlagField::Dead, true);
+        if let (None, Some([TidArg::Full(worker)])) = (self.worker, self.query.ids(IdField::Worker))
+        {
+            self.worker = Some(*worker);
+        }
+        if let (None, None, Some(ids)) = (&self.among, self.short, self.query.ids(IdField::Id)) {
+            let full = ids.iter().map(|id| match id {
+                TidArg::Full(tid) => Some(*tid),
+                TidArg::Short(_) => None,
+            });
+            match (full.collect::<Option<Vec<_>>>(), ids) {
+                (Some(full), _) => self.among = Some(full),
+                (None, [TidArg::Short(short)]) => self.short = Some(*short),
+                _ => {}
+            }
+        }
+        self.before = [self.before, self.query.first_id_after(now)]
+            .into_iter()
+            .flatten()
+            .min();
+        if let Some(oldest) = self.query.oldest(now) {
+            let first = Tid::from_u64(u64::try_from(time::unix_nanos(oldest)).unwrap_or(0));
+            self.since = self.since.max(first);
+        }
+        Some(self)
     }
 
     /// Whether a task matches everything but ids and states, which engines check first.
@@ -98,6 +168,14 @@ impl TaskFilter {
                 .name
                 .as_ref()
                 .is_none_or(|pattern| matches_pattern(pattern, task.spec.display_name()))
+            && (self.query.is_empty() || self.query.matches(task, Timestamp::now()))
+    }
+}
+
+impl TaskPage {
+    /// Whether all tasks were looked at.
+    pub fn is_complete(&self) -> bool {
+        self.next.is_none()
     }
 }
 

@@ -11,8 +11,10 @@ mod declare;
 pub mod engine;
 mod error;
 mod filter;
+pub mod operations;
 pub mod queues;
 mod request;
+pub mod rollups;
 mod schedules;
 mod stream_source;
 mod summary;
@@ -25,12 +27,12 @@ pub mod conformance;
 use raddle_model::bytes;
 
 pub use broker::{
-    Broker, BrokerOpener, Call, CallHandler, LeaseRenewer, Leases, Log, Messages, Output, Queries,
-    Registry, Reply, Schedules, Tasks,
+    Broker, BrokerOpener, Call, CallHandler, LeaseRenewer, Leases, Log, Messages, Operations,
+    Output, Queries, Registry, Reply, Rollups, Schedules, Tasks,
 };
 pub use error::{Error, Result};
-pub use filter::{TaskFilter, matches_pattern};
+pub use filter::{TaskFilter, TaskPage, matches_pattern};
 pub use request::*;
 pub use schedules::{DueItems, ScheduleChange, ScheduleChangeOutcome, ScheduleView};
 pub use stream_source::StreamSource;
-pub use summary::{BatchSummary, Summary, SummaryDetail, WaitingTasks};
+pub use summary::{BatchSummary, QueueSummary, Summary, SummaryDetail, WaitingTasks};

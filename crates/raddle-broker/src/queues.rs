@@ -145,6 +145,9 @@ pub async fn write(
     Ok(written)
 }
 
+/// The number of entries of [`AUDIT_QUEUE`] that [`purge`](crate::Tasks::purge) keeps, the newest.
+pub const AUDIT_KEPT: u32 = 100_000;
+
 /// Moves up to `max` stored messages to the end of another queue, in one transaction. They get new
 /// ids. Returns how many.
 pub async fn move_messages(

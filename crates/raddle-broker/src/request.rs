@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use jiff::Timestamp;
 use raddle_model::{
     AttemptReport, CapSet, QueueName, TaskEvent, TaskSpec, TaskState, TaskView, Tid,
-    spec::{InvalidSpec, MAX_SPEC_BYTES},
+    spec::{InvalidSpec, MAX_SPEC_BYTES, is_label},
     worker::WorkerInfo,
 };
 use serde::{Deserialize, Serialize};
@@ -419,6 +419,17 @@ impl NewTask {
     pub fn validate(&self) -> Result<(), InvalidSpec> {
         serialize_spec(&self.spec).map(drop)
     }
+}
+
+/// Checks the name of a queue of tasks.
+pub fn check_queue(queue: String) -> Result<String, InvalidSpec> {
+    if is_label(&queue) {
+        return Ok(queue);
+    }
+    Err(InvalidSpec {
+        path: "queue".into(),
+        reason: "must be 1 to 128 letters, digits, or . _ - : @ /".into(),
+    })
 }
 
 /// Validates a spec before a transaction is begun for it, and serialises it as engines store it.

@@ -26,6 +26,8 @@ pub struct SummaryDetail {
 pub struct Summary {
     /// Tasks by state; finished ones only on request. Services are not counted.
     pub states: BTreeMap<TaskState, u64>,
+    /// Queues that have a task record or are paused, by name.
+    pub queues: BTreeMap<String, QueueSummary>,
     /// Tasks that are ready, by queue. Tasks that became due since the last claim still count as
     /// delayed, unless kinds were requested.
     pub ready: BTreeMap<String, u64>,
@@ -45,6 +47,30 @@ pub struct Summary {
     pub messages: BTreeMap<QueueName, u64>,
     /// Batches that have a task record, by name.
     pub batches: BTreeMap<String, BatchSummary>,
+}
+
+/// The tasks of one queue. Services are not counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueSummary {
+    /// Whether nothing can be claimed from it: see [`Tasks::set_queue_paused`](crate::Tasks).
+    pub is_paused: bool,
+    /// Tasks that are ready. As in [`Summary::ready`], tasks that became due since the last claim
+    /// still count as delayed.
+    pub ready: u64,
+    /// Delayed tasks.
+    pub delayed: u64,
+    /// Tasks that were paused one by one.
+    pub paused: u64,
+    /// Claimed tasks whose target has not started.
+    pub spawning: u64,
+    /// Tasks whose target has started.
+    pub running: u64,
+    /// Finished tasks, by state.
+    pub finished: BTreeMap<TaskState, u64>,
+    /// Dead letters.
+    pub dead: u64,
+    /// When the oldest of the ready tasks was submitted.
+    pub oldest_ready: Option<Timestamp>,
 }
 
 /// A batch: tasks that were submitted together, or under one name.
@@ -141,6 +167,35 @@ impl Summary {
             self.states.insert(TaskState::Created, waiting);
         }
     }
+
+    /// Sets the totals from the counts of the queues. Finished tasks are added to the states only
+    /// if `finished`.
+    pub fn sum_queues(&mut self, finished: bool) {
+        let mut states = BTreeMap::<TaskState, u64>::new();
+        for (name, queue) in &self.queues {
+            let waiting = queue.ready + queue.delayed + queue.paused;
+            let claimed = [
+                (TaskState::Created, waiting),
+                (TaskState::Spawning, queue.spawning),
+                (TaskState::Running, queue.running),
+            ];
+            let ended = queue.finished.iter().filter(|_| finished);
+            for (state, tasks) in claimed
+                .into_iter()
+                .chain(ended.map(|(state, tasks)| (*state, *tasks)))
+                .filter(|(_, tasks)| *tasks > 0)
+            {
+                *states.entry(state).or_default() += tasks;
+            }
+            if queue.ready > 0 {
+                self.ready.insert(name.clone(), queue.ready);
+            }
+            self.delayed += queue.delayed;
+            self.paused += queue.paused;
+            self.dead += queue.dead;
+        }
+        self.states = states;
+    }
 }
 
 /// When a task could first be claimed. A later attempt counts from then too.
@@ -152,7 +207,7 @@ fn ready_at(tid: Tid, delay: Option<HumanDuration>, run_at: Option<Timestamp>) -
     run_at.unwrap_or(delayed).max(submitted)
 }
 
-fn submitted_at(tid: Tid) -> Timestamp {
+pub(crate) fn submitted_at(tid: Tid) -> Timestamp {
     Timestamp::from_nanosecond(tid.unix_nanos().into()).unwrap_or(Timestamp::MIN)
 }
 

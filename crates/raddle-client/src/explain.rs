@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use raddle_broker::{Broker, Result, WaitingRequest};
+use raddle_broker::{Broker, Result, SummaryDetail, WaitingRequest};
 use raddle_model::{
     QueueName, TaskEventKind, TaskState, TaskView, Tid, WorkerEntry,
     manager::PRIME,
@@ -78,10 +78,21 @@ pub async fn explain_task(broker: &dyn Broker, task: &TaskView) -> Result<Explan
         Some(_) => release_reason(broker, task.tid).await?,
         None => None,
     };
-    let reason = WaitReason::find(task, &workers, ahead, Timestamp::now(), released_because);
+    let mut reason = WaitReason::find(task, &workers, ahead, Timestamp::now(), released_because);
+    if reason.is_in_queue() && is_queue_paused(broker, &task.spec.queue).await? {
+        reason = WaitReason::QueuePaused {
+            queue: task.spec.queue.clone(),
+        };
+    }
     let entry = workers.iter().find(|worker| worker.tid == task.tid);
     let (text, hint) = reason.text(task, entry);
     Ok(Explanation { reason, text, hint })
+}
+
+async fn is_queue_paused(broker: &dyn Broker, queue: &str) -> Result<bool> {
+    let summary = broker.summarize(SummaryDetail::default()).await?;
+    let queue = summary.queues.get(queue);
+    Ok(queue.is_some_and(|queue| queue.is_paused))
 }
 
 /// Why the workers do not claim a task that is ready, with `ahead` tasks before it. It asks no
@@ -197,6 +208,8 @@ pub enum WaitReason {
     },
     /// The task was paused.
     Paused,
+    /// Its queue was paused.
+    QueuePaused { queue: String },
     /// Its delay is not over.
     Delayed {
         until: Timestamp,
@@ -229,6 +242,19 @@ pub enum WaitReason {
 }
 
 impl WaitReason {
+    /// Whether the task could be claimed, as far as the task itself is concerned.
+    fn is_in_queue(&self) -> bool {
+        !matches!(
+            self,
+            Self::Worker { .. }
+                | Self::WorkerGone
+                | Self::Finished
+                | Self::Running { .. }
+                | Self::Paused
+                | Self::Delayed { .. }
+        )
+    }
+
     /// Whether a ready task waits until an operator does something.
     pub fn is_stuck(&self) -> bool {
         matches!(
@@ -241,6 +267,7 @@ impl WaitReason {
                 | Self::MissingCapabilities { .. }
                 | Self::WorkersNotTaking { .. }
                 | Self::NotLaunched { .. }
+                | Self::QueuePaused { .. }
         )
     }
 
@@ -430,6 +457,10 @@ impl WaitReason {
             Self::Paused => (
                 format!("is {} and paused", task.state),
                 format!("resume it with 'raddle task resume {tid}'"),
+            ),
+            Self::QueuePaused { queue } => (
+                format!("waits: its queue '{queue}' is paused"),
+                format!("resume it with 'raddle queue resume {queue}'"),
             ),
             Self::Delayed { until, because } => {
                 let back = because

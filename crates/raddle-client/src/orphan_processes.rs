@@ -13,6 +13,8 @@ use tokio::{sync::oneshot, time::timeout};
 
 /// Time limit for asking the broker about earlier attempts. Without an answer, search.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many events of a task name its earlier workers.
+const MAX_EVENTS: u32 = 1000;
 /// Time limit for a search. It reads `/proc` of all processes, and one may hang in the kernel.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -25,6 +27,32 @@ pub async fn kill_orphans_of_earlier_attempts(broker: &dyn Broker, attempt_id: A
     // The runner of a failed attempt reported its end, so it has killed all its processes.
     if !matches!(task, Ok(Ok(Some(task))) if task.failures + 1 >= attempt_id.attempt) {
         kill_stale(HashMap::from([(attempt_id.tid, attempt_id.attempt - 1)])).await;
+    }
+}
+
+/// Kills processes of hosts that ran earlier attempts of a task for other workers, unless the broker
+/// knows that those attempts all ended.
+pub async fn kill_hosts_of_earlier_attempts(broker: &dyn Broker, attempt_id: AttemptId) {
+    let AttemptId {
+        tid,
+        attempt,
+        owner,
+    } = attempt_id;
+    let task = timeout(QUERY_TIMEOUT, broker.task(tid)).await;
+    if matches!(task, Ok(Ok(Some(task))) if task.failures + 1 >= attempt) {
+        return;
+    }
+    let events = broker.events(Some(0), Some(tid), MAX_EVENTS, Duration::ZERO);
+    let Ok(Ok(events)) = timeout(QUERY_TIMEOUT, events).await else {
+        return;
+    };
+    let workers = events.iter().filter_map(|event| event.worker);
+    let stale: HashMap<Tid, u32> = workers
+        .filter(|worker| *worker != owner)
+        .map(|worker| (worker, 0))
+        .collect();
+    if !stale.is_empty() {
+        kill_stale(stale).await;
     }
 }
 
@@ -73,11 +101,15 @@ pub fn kill_orphans_of_reclaimed_in_background(reclaimed: &[Reclaimed]) {
     }
 }
 
+/// The attempts, and the hosts of their workers.
 fn attempts(reclaimed: &[Reclaimed]) -> HashMap<Tid, u32> {
-    reclaimed
+    let attempts = reclaimed
         .iter()
-        .map(|reclaimed| (reclaimed.attempt_id.tid, reclaimed.attempt_id.attempt))
-        .collect()
+        .map(|reclaimed| (reclaimed.attempt_id.tid, reclaimed.attempt_id.attempt));
+    let hosts = reclaimed
+        .iter()
+        .map(|reclaimed| (reclaimed.attempt_id.owner, 0));
+    attempts.chain(hosts).collect()
 }
 
 async fn kill_stale(stale: HashMap<Tid, u32>) {

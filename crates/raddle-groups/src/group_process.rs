@@ -179,6 +179,11 @@ impl GroupProcess {
         if ended.killed > 0 { EXIT_KILLED } else { 0 }
     }
 
+    /// Task id of the manager.
+    pub fn manager(&self) -> Tid {
+        self.params.parent
+    }
+
     /// Publishes the number of attempts started.
     pub fn set_attempts_started(&self, attempts: u64) {
         self.page.set_attempts_started(attempts);

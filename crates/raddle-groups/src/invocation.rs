@@ -84,13 +84,14 @@ pub(super) fn build_template(
 
 /// The arguments about hosts. They come last, because the program of a host takes the rest.
 fn host_args(process: &Process) -> Vec<String> {
-    if process.hosts.is_none() && process.host.is_empty() {
+    let hosts = process.host_count();
+    if hosts == 0 {
         return Vec::new();
     }
     let shutdown = format!("{}ms", process.shutdown_timeout.0.as_millis());
     let mut args: Vec<String> = vec![
         "--hosts".into(),
-        process.hosts.unwrap_or(1).to_string(),
+        hosts.to_string(),
         "--host-shutdown-timeout".into(),
         shutdown,
     ];

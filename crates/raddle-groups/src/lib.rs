@@ -16,6 +16,7 @@
 //! | `offers.rs` | whether a program offers the routines of a file. Pure |
 //! | `service_manager.rs` | how long a stop may take, and whether compose or systemd waits that long. Pure |
 //! | `invocation.rs` | the command line of a group process. Pure |
+//! | `event_worker.rs` | workers with state, as types of the program |
 //! | `children.rs` | the processes: starting and watching them |
 //! | `hang_report.rs`, `overdue.rs` | what a hanging process is doing; its tasks that have timed out |
 //! | `desired_state.rs` | the desired state of each worker, stored in the broker |
@@ -35,6 +36,7 @@ mod backlog;
 mod check;
 mod children;
 mod desired_state;
+mod event_worker;
 mod file;
 mod group_process;
 mod hang_report;
@@ -54,6 +56,9 @@ mod view;
 
 pub use check::GroupConfigError;
 pub use desired_state::{DesiredState, desired_states};
+pub use event_worker::{
+    EventError, EventWorker, RegisteredEventWorker, handle_event, shut_down, start_up,
+};
 pub use file::{GroupFileError, parse};
 pub use group_process::{EXIT_KILLED, GroupProcess, GroupProcessError};
 pub use lifecycle::{

@@ -21,7 +21,7 @@ use super::{
     check::{check, check_streams},
     desired_state::{check_slugs, declare},
     invocation::is_shared,
-    offers::find_unoffered_routine,
+    offers::{check_hosts, find_unoffered_routine},
     service::GroupService,
     trigger,
 };
@@ -237,6 +237,7 @@ impl Manager {
         {
             return Err(error.into());
         }
+        check_hosts(&options.processes).await?;
         check_no_other_manager(&*broker, &options, None).await?;
         wait_for_space(ManagerError::is_out_of_space, || {
             declare_all(&*broker, &options, None)
@@ -269,6 +270,13 @@ impl Manager {
     /// A handle to observe it, also while it runs.
     pub fn handle(&self) -> GroupHandle {
         GroupHandle(self.snapshot_tx.subscribe())
+    }
+
+    /// Keeps its processes until SIGTERM or SIGINT, and then stops them in stages. A second signal
+    /// cancels what runs, a third one kills it.
+    pub async fn run_until_signal(mut self) -> Result<GroupEnd, ManagerError> {
+        self.options.signals = true;
+        self.run(Shutdown::new()).await
     }
 
     /// Keeps its processes until a stop is requested, by `shutdown` or by a signal, see

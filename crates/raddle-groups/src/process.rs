@@ -14,6 +14,8 @@ use raddle_supervisor::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::event_worker::RegisteredEventWorker;
+
 /// A process and its replicas: a group.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -44,8 +46,8 @@ pub struct Process {
     pub max_rss_mb: Option<u64>,
     /// Random part of the three limits above.
     pub jitter: f64,
-    /// Number of hosts that run its routines and keep state between tasks. Without this and `host`,
-    /// each task has its own process.
+    /// Number of hosts that run its routines and keep state between tasks. Without it there is one
+    /// if the process has routines or a `host`; with 0, each task has its own process.
     pub hosts: Option<u32>,
     /// A program in any language that runs its routines as a host.
     pub host: Vec<String>,
@@ -220,6 +222,20 @@ impl Process {
     pub fn after(mut self, name: impl Into<String>) -> Self {
         self.after.push(name.into());
         self
+    }
+
+    /// Adds an event worker of this program.
+    pub fn hosting<W: RegisteredEventWorker>(self) -> Self {
+        let mut worker = W::settings();
+        worker.routine = Some(W::ROUTINE.into());
+        self.worker(worker)
+    }
+
+    /// How many hosts each of its processes has.
+    pub(super) fn host_count(&self) -> u32 {
+        let has_routines = self.workers.iter().any(|worker| worker.routine.is_some());
+        self.hosts
+            .unwrap_or(u32::from(has_routines || !self.host.is_empty()))
     }
 
     /// The longest timeout of its workers.

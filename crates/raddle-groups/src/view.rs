@@ -12,7 +12,7 @@ use super::{
     desired_state::{change, desired_states, remove},
 };
 use raddle_client::schedule;
-use raddle_worker::registration::is_running;
+use raddle_worker::{host::start_failures, registration::is_running};
 
 /// The state of a group worker.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,6 +38,9 @@ pub struct GroupWorkerView {
     pub pids: Vec<u32>,
     /// Its managers.
     pub managers: Vec<GroupManagerRef>,
+    /// Why its hosts do not start at present.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 impl GroupWorkerView {
@@ -128,9 +131,39 @@ pub async fn list(broker: &dyn Broker) -> Result<Vec<GroupWorkerView>, raddle_br
             process: state.process,
             on: state.on,
             sources: state.sources,
+            failure: None,
         }
     };
-    Ok(known.into_iter().map(view).collect())
+    let mut views: Vec<GroupWorkerView> = known.into_iter().map(view).collect();
+    for view in &mut views {
+        let is_failing = |entry: &WorkerEntry| {
+            entry.info.serves(&view.slug) && entry.status == WorkerStatus::BackingOff
+        };
+        // A process whose host does not start has either said so, or has exited.
+        if view.on && (view.live < view.replicas as usize || workers.iter().any(is_failing)) {
+            view.failure = last_failure(broker, view).await?;
+        }
+    }
+    Ok(views)
+}
+
+/// Why hosts of a worker did not start, as its processes told its managers.
+async fn last_failure(
+    broker: &dyn Broker,
+    view: &GroupWorkerView,
+) -> Result<Option<String>, raddle_broker::Error> {
+    let mut last = None;
+    for manager in &view.managers {
+        let failures = start_failures(broker, manager.tid).await?;
+        last = last.max(
+            failures
+                .into_iter()
+                .filter(|failure| failure.queues.contains(&view.slug))
+                .map(|failure| (failure.at, failure.host_failure))
+                .max(),
+        );
+    }
+    Ok(last.map(|(_, reason)| reason))
 }
 
 /// The managers of a worker, even if it is off.

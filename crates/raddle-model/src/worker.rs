@@ -99,7 +99,7 @@ pub enum WorkerStatus {
     Paused = 1,
     /// Finishes its tasks and claims no more.
     Draining = 2,
-    /// Would launch workers, but these fail to start at present.
+    /// Would launch workers or hosts, but these fail to start at present.
     BackingOff = 3,
 }
 

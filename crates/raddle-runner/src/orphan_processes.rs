@@ -13,7 +13,7 @@ use std::{
 
 use raddle_model::{
     Tid,
-    attempt_input::{ATTEMPT_VARIABLE, TID_VARIABLE},
+    attempt_input::{ATTEMPT_VARIABLE, TID_VARIABLE, WORKER_VARIABLE},
 };
 
 use rustix::process::Signal;
@@ -92,7 +92,8 @@ fn has_runner(pid: u32, tid: Tid) -> bool {
     tree::ancestors(pid).any(|above| !above.stopped && !above.zombie && has_title(above.pid))
 }
 
-/// The attempt that a process belongs to, from its environment.
+/// The attempt that a process belongs to, from its environment. A process of a host belongs to the
+/// worker, as attempt 0 of it.
 fn attempt_of_process(pid: u32) -> Option<(Tid, u32)> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let value = |name: &str| {
@@ -106,10 +107,10 @@ fn attempt_of_process(pid: u32) -> Option<(Tid, u32)> {
         };
         String::from_utf8(environment.split(|b| *b == 0).find_map(of_name)?).ok()
     };
-    Some((
-        value(TID_VARIABLE)?.parse().ok()?,
-        value(ATTEMPT_VARIABLE)?.parse().ok()?,
-    ))
+    match value(TID_VARIABLE) {
+        Some(tid) => Some((tid.parse().ok()?, value(ATTEMPT_VARIABLE)?.parse().ok()?)),
+        None => Some((value(WORKER_VARIABLE)?.parse().ok()?, 0)),
+    }
 }
 
 #[cfg(test)]

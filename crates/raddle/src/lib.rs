@@ -108,6 +108,41 @@ macro_rules! handler {
     };
 }
 
+/// Registers a worker of groups with this program: a type that implements
+/// [`EventWorker`](group::EventWorker).
+#[cfg(feature = "queue")]
+#[macro_export]
+macro_rules! event_worker {
+    ($worker:ty) => {
+        const _: () = {
+            impl $crate::group::RegisteredEventWorker for $worker {
+                const ROUTINE: &'static str =
+                    ::core::concat!(::core::module_path!(), "::", ::core::stringify!($worker));
+            }
+            $crate::__private::inventory::submit! {
+                $crate::__private::Routine {
+                    name: <$worker as $crate::group::RegisteredEventWorker>::ROUTINE,
+                    place: ::core::concat!(::core::file!(), ":", ::core::line!()),
+                    isolation: $crate::__private::Isolation::Shared,
+                    run: $crate::__private::RoutineFn::Async($crate::group::handle_event::<$worker>),
+                }
+            }
+            $crate::__private::inventory::submit! {
+                $crate::__private::LifecycleHook::Startup {
+                    name: ::core::stringify!($worker),
+                    run: $crate::group::start_up::<$worker>,
+                }
+            }
+            $crate::__private::inventory::submit! {
+                $crate::__private::LifecycleHook::Shutdown {
+                    name: ::core::stringify!($worker),
+                    run: $crate::group::shut_down::<$worker>,
+                }
+            }
+        };
+    };
+}
+
 /// Registers a function that decides whether the workers of this program accept a call:
 /// `fn(raddle::pool::serve::Load<'_>) -> bool`. A call that is not accepted goes to another worker.
 #[cfg(feature = "pool")]

@@ -52,7 +52,6 @@ class App:
         self.triggers: list[tuple[str, Trigger]] = []
         self.startup_hooks: list[Hook] = []
         self.shutdown_hooks: list[Hook] = []
-        self.fork_hooks: list[Hook] = []
         _APPS.add(self)
 
     @overload
@@ -121,11 +120,6 @@ class App:
     def on_shutdown(self, function: F) -> F:
         """Runs a function, async or not, once in each host after its last attempt."""
         self.shutdown_hooks.append(function)
-        return function
-
-    def on_fork(self, function: F) -> F:
-        """Runs a function in each fresh process that was forked for one attempt."""
-        self.fork_hooks.append(function)
         return function
 
     def handler(self, kind: H) -> H:

@@ -37,7 +37,7 @@ def check(name: str) -> dict[str, Any]:
         libraries = sorted(one for one in imported if one not in sys.stdlib_module_names)
         notes.append(
             f"its imports have started {threads - 1} threads ({', '.join(libraries)}); "
-            f"a process with threads cannot be forked: try {_VARIABLES}"
+            f"every process of the app has them: to have fewer, set {_VARIABLES}"
         )
     return {"app": name, "routines": routines, "problems": problems, "notes": notes}
 

@@ -20,6 +20,8 @@ mod sandbox;
 mod schedule;
 mod spawn;
 mod stats;
+mod store;
+mod venv;
 
 use std::process::ExitCode;
 
@@ -30,26 +32,27 @@ use stats::Requirement;
 struct Plan {
     rounds: usize,
     quick: bool,
-    /// Also measure Wool, which is downloaded.
-    with_wool: bool,
+    /// Also measure rivals, which are downloaded.
+    with_peers: bool,
     only: Vec<String>,
 }
 
 const HELP: &str = "\
-Usage: cargo xtask bench [--quick] [--with_wool] [--rounds N] [NAME…]
+Usage: cargo xtask bench [--quick] [--peers] [--rounds N] [NAME…]
 
-Names: spawn enqueue finish run idle claim redis latency oneshot warm sandbox docker calls schedule groups root_manager (all of them when none is given)
+Names: spawn enqueue finish run idle claim store redis latency oneshot warm sandbox docker calls schedule groups prime (all of them when none is given)
 ";
 
 type Bench = fn(&Plan) -> Vec<Requirement>;
 
-const BENCHES: [(&str, Bench); 16] = [
+const BENCHES: [(&str, Bench); 17] = [
     ("spawn", spawn::bench),
     ("enqueue", queue::bench_enqueue),
     ("finish", queue::bench_finish),
     ("run", run::bench),
     ("idle", idle::bench),
     ("claim", claim::bench),
+    ("store", store::bench),
     ("redis", redis::bench),
     ("latency", redis::latency),
     ("oneshot", oneshot::bench),
@@ -92,14 +95,14 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Plan, String> {
     let mut plan = Plan {
         rounds: 5,
         quick: false,
-        with_wool: false,
+        with_peers: false,
         only: Vec::new(),
     };
     let mut args = args;
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--quick" => (plan.quick, plan.rounds) = (true, 1),
-            "--peers" => plan.with_wool = true,
+            "--peers" => plan.with_peers = true,
             "--rounds" => {
                 let count = args
                     .next()

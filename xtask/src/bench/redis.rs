@@ -122,7 +122,7 @@ pub(crate) fn latency(plan: &Plan) -> Vec<Requirement> {
     let broker = server.broker(&project);
     for _ in 0..plan.rounds {
         bare.push(bare_wake_up(&server));
-        ours.push(wake_up(&project, &server, &*broker));
+        ours.push(wake_up(&project, &server.url(), &*broker));
     }
     print_rounds("bare blocked XREADGROUP wake-up, p50", "us", &bare);
     print_rounds("submit to claim, worker waiting, p50", "us", &ours);
@@ -486,8 +486,8 @@ fn bare_wake_up(server: &Server) -> f64 {
     median(&times)
 }
 
-fn wake_up(project: &ProjectDir, server: &Server, broker: &dyn Broker) -> f64 {
-    let url = server.url();
+pub(crate) fn wake_up(project: &ProjectDir, url: &str, broker: &dyn Broker) -> f64 {
+    let url = url.to_owned();
     let (sender, wakeups) = mpsc::channel();
     let thread = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -583,7 +583,7 @@ impl Server {
         server
     }
 
-    fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 

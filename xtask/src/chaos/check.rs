@@ -126,6 +126,9 @@ pub(crate) struct Figures {
     pub(crate) killed: usize,
     /// Attempts that began.
     pub(crate) attempts: usize,
+    /// Runs of attempts in hosts, and those that followed the death of a host.
+    pub(crate) host_runs: usize,
+    pub(crate) host_reruns: usize,
     /// Tasks with more attempts than their own failures explain.
     pub(crate) reran: usize,
     /// Tasks of which more than one attempt succeeded.
@@ -242,11 +245,21 @@ struct Attempt {
     /// When it began, and the pid of its runner.
     begun: Option<(u64, u32)>,
     begins: u32,
+    /// Its runs in hosts.
+    runs: Vec<HostRun>,
     /// The last time that the attempt, or a process that it left behind, was seen.
     last: u64,
     last_orphan: Option<u64>,
     has_ended: bool,
     has_failed: bool,
+}
+
+/// One run of an attempt in a host: the pid of the host, when the run began and was last seen.
+#[derive(Clone, Copy)]
+struct HostRun {
+    host: u32,
+    begun: u64,
+    last: u64,
 }
 
 fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
@@ -277,10 +290,23 @@ fn histories(evidence: &Evidence) -> BTreeMap<Tid, History<'_>> {
         history.class = Some(line.class);
         let attempt = history.attempts.entry(line.attempt).or_default();
         attempt.last = attempt.last.max(line.at);
+        if let Some(run) = attempt.runs.iter_mut().rfind(|run| run.host == line.pid) {
+            run.last = run.last.max(line.at);
+        }
         match line.mark {
             Mark::Begin => {
                 attempt.begins += 1;
                 attempt.begun.get_or_insert((line.at, line.ppid));
+            }
+            Mark::BeginInHost => {
+                // Faults hit the runner of the last host.
+                attempt.begun = Some((line.at, line.ppid));
+                attempt.begins = 1;
+                attempt.runs.push(HostRun {
+                    host: line.pid,
+                    begun: line.at,
+                    last: line.at,
+                });
             }
             Mark::Orphan => {
                 attempt.last_orphan = Some(line.at.max(attempt.last_orphan.unwrap_or(0)))
@@ -357,10 +383,10 @@ impl History<'_> {
             _ => {}
         }
         let is_right = match end.event {
-            TaskEventKind::Completed => self.class != Some(Class::AlwaysFails),
+            TaskEventKind::Completed => !self.class.is_some_and(Class::always_fails),
             // Only tasks that always fail may fail: the others have attempts enough for all
             // failures and losses.
-            TaskEventKind::Failed if self.class == Some(Class::AlwaysFails) => true,
+            TaskEventKind::Failed if self.class.is_some_and(Class::always_fails) => true,
             TaskEventKind::Failed if self.is_registry_task && self.losses() >= LOSSES => {
                 figures.given_up += 1;
                 true
@@ -423,7 +449,8 @@ impl History<'_> {
             .count();
         figures.attempts += begun;
         // One more than have failed, unless the task always fails.
-        let due = failed + usize::from(self.class != Some(Class::AlwaysFails));
+        let always_fails = self.class.is_some_and(Class::always_fails);
+        let due = failed + usize::from(!always_fails);
         figures.reran += usize::from(begun > due);
         figures.completed_twice += usize::from(
             self.attempts
@@ -438,7 +465,17 @@ impl History<'_> {
             if attempt.begins > 1 {
                 violations.push(Violation::BegunTwice(tid, *number));
             }
-            if let (Some((earlier, last)), Some((begun, _))) = (before, attempt.begun)
+            for pair in attempt.runs.windows(2) {
+                if pair[0].last > pair[1].begun {
+                    let time = Duration::from_nanos(pair[0].last - pair[1].begun);
+                    violations.push(Violation::Overlap(tid, *number, *number, time));
+                }
+            }
+            figures.host_runs += attempt.runs.len();
+            figures.host_reruns += attempt.runs.len().saturating_sub(1);
+            let first_run = attempt.runs.first().map(|run| run.begun);
+            let begun = first_run.or_else(|| attempt.begun.map(|(at, _)| at));
+            if let (Some((earlier, last)), Some(begun)) = (before, begun)
                 && last.last > begun
             {
                 violations.push(Violation::Overlap(
@@ -595,7 +632,7 @@ fn measure_reclaims(
     for line in evidence
         .lines
         .iter()
-        .filter(|line| line.mark == Mark::Begin)
+        .filter(|line| matches!(line.mark, Mark::Begin | Mark::BeginInHost))
     {
         by_runner
             .entry(line.ppid)

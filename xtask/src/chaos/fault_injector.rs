@@ -119,7 +119,7 @@ impl FaultInjector {
             return false;
         };
         let now = Instant::now();
-        let is_stopped = member.stopped_until.is_some();
+        let (is_stopped, role) = (member.stopped_until.is_some(), member.role);
         if member.role == Role::Groups
             && !matches!(planned.kind, FaultKind::Drain | FaultKind::StopNow)
         {
@@ -157,6 +157,27 @@ impl FaultInjector {
                 command.is_some_and(|command| {
                     self.record(planned.kind, pid, vec![runner.pid]);
                     command.signal(libc::SIGKILL).is_ok()
+                })
+            }),
+            FaultKind::KillHost | FaultKind::StopHost(_) if role != Role::Hosts => false,
+            FaultKind::KillHost | FaultKind::StopHost(_) => chosen().is_some_and(|runner| {
+                let host = processes::children(runner.pid)
+                    .into_iter()
+                    .find_map(|pid| PidHandle::new(pid, runner.pid));
+                host.is_some_and(|host| {
+                    self.record(planned.kind, pid, vec![runner.pid]);
+                    match planned.kind {
+                        FaultKind::StopHost(time) => {
+                            let is_signalled = host.signal(libc::SIGSTOP).is_ok();
+                            self.stopped.push(Stopped {
+                                until: now + time,
+                                member: None,
+                                runner: Some(host),
+                            });
+                            is_signalled
+                        }
+                        _ => host.signal(libc::SIGKILL).is_ok(),
+                    }
                 })
             }),
             FaultKind::StopWorker(time) if !is_stopped => {

@@ -16,8 +16,9 @@ use crate::{
     campaign_dir::CampaignDir,
     managers,
     options::Options,
-    plan::{Batch, Class, SubmitMethod},
+    plan::{Batch, SubmitMethod},
     processes, side_file,
+    specs::{self, HOSTED_QUEUE},
 };
 
 /// Prefixes of task names: see [`name_prefix`].
@@ -31,6 +32,20 @@ const CONCURRENCY: &str = "3";
 /// Arguments of a root manager. Its tasks, and the managers that it spawned, count against the
 /// limit.
 const ROOT_MANAGER_ARGS: [&str; 4] = ["manager", "serve", "--limits", "max_tasks=5"];
+/// Arguments of a worker with hosts, without the program of the hosts.
+const WORKER_WITH_HOSTS_ARGS: [&str; 11] = [
+    "worker",
+    "start",
+    "--no-detach",
+    "--queues",
+    HOSTED_QUEUE,
+    "--hosts",
+    "2",
+    "--host-threads",
+    "10",
+    "--host-blocked-timeout",
+    "2s",
+];
 /// How long no spawned manager may exist before one is requested.
 const MANAGER_ABSENT: Duration = Duration::from_secs(1);
 /// How long a requested manager may take to start before it is requested again.
@@ -44,6 +59,8 @@ pub(crate) enum Role {
     Worker,
     RootManager,
     Groups,
+    /// A worker with hosts.
+    Hosts,
 }
 
 /// A worker or manager that the fleet keeps running.
@@ -152,6 +169,7 @@ impl<'a> Fleet<'a> {
             members: with_role(Role::Worker, options.workers)
                 .chain(with_role(Role::RootManager, options.managers))
                 .chain(with_role(Role::Groups, options.groups))
+                .chain(with_role(Role::Hosts, options.hosts))
                 .collect(),
             submitters: Vec::new(),
             submitter_exits: Vec::new(),
@@ -275,8 +293,11 @@ impl<'a> Fleet<'a> {
             "--queues",
             self.queues,
         ];
+        let chaos = self.dir.chaos.display().to_string();
+        let hosts = [&WORKER_WITH_HOSTS_ARGS[..], &["--host", &chaos, "host"]].concat();
         let args = match self.members[index].role {
             Role::Worker => &worker[..],
+            Role::Hosts => &hosts,
             Role::RootManager => &ROOT_MANAGER_ARGS,
             Role::Groups => &managers::GROUP_MANAGER_ARGS,
         };
@@ -355,7 +376,11 @@ impl<'a> Fleet<'a> {
                 );
             }
             SubmitMethod::File(classes) => {
-                fs::write(&input, specs(&name_prefix, classes, &task[0]))?;
+                fs::write(&input, specs::of_commands(&name_prefix, classes, &task[0]))?;
+                args.extend(["submit".into(), "--file".into(), shown]);
+            }
+            SubmitMethod::Hosted(classes) => {
+                fs::write(&input, specs::of_hosts(&name_prefix, classes))?;
                 args.extend(["submit".into(), "--file".into(), shown]);
             }
             SubmitMethod::SpawnSpecs(classes) => {
@@ -366,7 +391,7 @@ impl<'a> Fleet<'a> {
                 ]);
                 let specs = classes
                     .iter()
-                    .map(|class| spec(&name_prefix, *class, &task[0]));
+                    .map(|class| specs::of_command(&name_prefix, *class, &task[0]));
                 args.extend(specs.map(|spec| serde_json::json!({ "spec": spec }).to_string()));
             }
             SubmitMethod::RegistryTasks(classes) => {
@@ -565,25 +590,4 @@ fn name_prefix(index: usize, batch: &Batch) -> String {
             UNACKNOWLEDGED
         }
     )
-}
-
-/// A list of specs as JSON.
-fn specs(name_prefix: &str, classes: &[Class], program: &str) -> String {
-    serde_json::Value::Array(
-        classes
-            .iter()
-            .map(|class| spec(name_prefix, *class, program))
-            .collect(),
-    )
-    .to_string()
-}
-
-/// One spec. A task that always fails gets two attempts.
-fn spec(name_prefix: &str, class: Class, program: &str) -> serde_json::Value {
-    let attempts = if class == Class::AlwaysFails { 2 } else { 60 };
-    serde_json::json!({
-        "name": name_prefix.replace("{}", class.name()),
-        "target": { "command": [program, "task", class.name()] },
-        "retry": { "attempts": attempts, "backoff": "constant", "base": "50ms" },
-    })
 }

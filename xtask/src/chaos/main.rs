@@ -10,6 +10,7 @@ mod campaign_dir;
 mod check;
 mod fault_injector;
 mod fleet;
+mod host;
 mod managers;
 mod options;
 mod parent_death;
@@ -21,6 +22,7 @@ mod report;
 mod rng;
 mod server;
 mod side_file;
+mod specs;
 mod task;
 
 use std::{env, process::ExitCode};
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
                 words.get(1).is_some_and(|word| word == "orphan"),
             );
         }
+        Some("host") => return host::main(),
         Some("exec-with-parent") => return parent_death::main(args.skip(1)),
         Some("--help" | "-h" | "help") => {
             print!("{HELP}");
@@ -66,10 +69,11 @@ fn main() -> ExitCode {
         workers,
         managers,
         groups,
+        hosts,
         ..
     } = &options;
     println!(
-        "chaos: {} with seed {seed}: {tasks} tasks, {kills} kills in {:.0} s, {workers} workers, {managers} root managers, {groups} group managers",
+        "chaos: {} with seed {seed}: {tasks} tasks, {kills} kills in {:.0} s, {workers} workers, {managers} root managers, {groups} group managers, {hosts} workers with hosts",
         engine.name(),
         duration.as_secs_f64()
     );
@@ -82,7 +86,7 @@ fn main() -> ExitCode {
             let minutes = duration.as_secs_f64() / 60.0;
             println!(
                 "chaos: FAILED; to repeat this plan: --engine {} --seed {seed} --tasks {tasks} --kills {kills} \
-     --losses {losses} --minutes {minutes} --workers {workers} --managers {managers} --groups {groups}",
+     --losses {losses} --minutes {minutes} --workers {workers} --managers {managers} --groups {groups} --hosts {hosts}",
                 engine.name()
             );
             ExitCode::FAILURE

@@ -6,7 +6,7 @@ use crate::rng::Rng;
 
 pub(crate) const HELP: &str = "\
 Usage: cargo xtask chaos [--engine sqlite|redis] [--tasks N] [--seed S] [--minutes M] [--kills K]
-                         [--losses L] [--workers W] [--managers M] [--groups G] [--keep] [--release]
+                         [--losses L] [--workers W] [--managers M] [--groups G] [--hosts H] [--keep] [--release]
 
 Runs tasks in real processes on a real engine, injects faults while they run, and checks that no task
 was lost or finished twice, and that no process is left.
@@ -22,6 +22,8 @@ was lost or finished twice, and that no process is left.
   --managers M     number of root managers (1). They spawn what is requested, also managers with a registry
   --groups G       number of managers of the same groups (2): one with two replicas that reads messages, one with
                    a trigger. Faults hit root managers, what they spawn, group managers and group processes
+  --hosts H        number of workers with two hosts each (1): warm processes that run many tasks. Faults kill and
+                   suspend hosts too, and some tasks block or crash the host that they run in
   --keep           keep the directory with the database, the side file and the logs
   --raddle FILE    test this binary instead of the one that is built
   --release        build and test the release profile instead of the development profile
@@ -61,6 +63,8 @@ pub(crate) struct Options {
     pub(crate) managers: usize,
     /// The number of group managers.
     pub(crate) groups: usize,
+    /// The number of workers with hosts.
+    pub(crate) hosts: usize,
     pub(crate) keep: bool,
     /// The binary to test, if it is not the one beside this program.
     pub(crate) raddle: Option<PathBuf>,
@@ -73,6 +77,7 @@ impl Options {
         let mut kills = None;
         let (mut engine, mut tasks, mut workers) = (Engine::Sqlite, 2000, 5);
         let (mut managers, mut groups, mut losses, mut keep, mut raddle) = (1, 2, 0, false, None);
+        let mut hosts = 1;
         let mut args = args;
         while let Some(arg) = args.next() {
             let arg = arg.into_string().map_err(|_| "an argument is not UTF-8")?;
@@ -99,6 +104,7 @@ impl Options {
                 "--workers" => workers = number(&arg, &value()?, 1.0, 100.0)? as usize,
                 "--managers" => managers = number(&arg, &value()?, 0.0, 20.0)? as usize,
                 "--groups" => groups = number(&arg, &value()?, 0.0, 20.0)? as usize,
+                "--hosts" => hosts = number(&arg, &value()?, 0.0, 20.0)? as usize,
                 _ => return Err(format!("unknown argument '{arg}'")),
             }
         }
@@ -127,6 +133,7 @@ impl Options {
             workers,
             managers,
             groups,
+            hosts,
             keep,
             raddle,
         })
@@ -134,7 +141,7 @@ impl Options {
 
     /// The number of processes that the fleet keeps running.
     pub(crate) fn process_count(&self) -> usize {
-        self.workers + self.managers + self.groups
+        self.workers + self.managers + self.groups + self.hosts
     }
 }
 

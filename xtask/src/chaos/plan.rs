@@ -31,10 +31,14 @@ pub(crate) enum Class {
     Chains,
     /// Was chained. Ends at once.
     Chained,
+    /// Blocks the loop of its host for longer than that may be.
+    Blocks,
+    /// Crashes the process that it runs in.
+    Crashes,
 }
 
 impl Class {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Quick,
         Self::Short,
         Self::Slow,
@@ -45,6 +49,8 @@ impl Class {
         Self::LeavesOrphan,
         Self::Chains,
         Self::Chained,
+        Self::Blocks,
+        Self::Crashes,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -59,7 +65,14 @@ impl Class {
             Self::LeavesOrphan => "orphan",
             Self::Chains => "chains",
             Self::Chained => "chained",
+            Self::Blocks => "blocks",
+            Self::Crashes => "crashes",
         }
+    }
+
+    /// Whether tasks of this class fail in each attempt.
+    pub(crate) fn always_fails(self) -> bool {
+        matches!(self, Self::AlwaysFails | Self::Crashes)
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
@@ -93,6 +106,8 @@ pub(crate) enum SubmitMethod {
     Array(u32),
     /// `submit --file`, with a list of specs.
     File(Vec<Class>),
+    /// `submit --file`, with specs of a routine that workers with hosts run.
+    Hosted(Vec<Class>),
     /// `run` on a queue that no worker serves, so that `run` executes the task itself.
     Inline(Class),
     /// `queue write raddle.spawn.requests`: the root manager is asked for these specs.
@@ -109,6 +124,7 @@ impl SubmitMethod {
         match self {
             Self::Lines(classes)
             | Self::File(classes)
+            | Self::Hosted(classes)
             | Self::SpawnSpecs(classes)
             | Self::RegistryTasks(classes)
             | Self::Messages(classes) => classes.len(),
@@ -137,6 +153,10 @@ pub(crate) enum FaultKind {
     KillBoth,
     /// The command below a runner.
     KillCommand,
+    /// A host of a worker.
+    KillHost,
+    /// `SIGSTOP` to a host, for about as long as its loop may be blocked.
+    StopHost(Duration),
     /// A spawned manager or a group manager.
     KillManager,
     /// A process of a group.
@@ -174,6 +194,7 @@ impl FaultKind {
                 | Self::KillRunner
                 | Self::KillBoth
                 | Self::KillCommand
+                | Self::KillHost
                 | Self::KillManager
                 | Self::KillGroupProcess
                 | Self::KillServer(_)
@@ -204,6 +225,8 @@ pub(crate) struct Plan {
 const SECOND: u64 = 1000;
 /// Longer than a lease (3 s) and the margin before a reclaim (1 s).
 const STOP_MILLIS: std::ops::Range<u64> = 3_500..6_500;
+/// Around the time after which a blocked host is replaced.
+const STOP_HOST_MILLIS: std::ops::Range<u64> = 500..5_000;
 /// Submission ends before fault injection does, so that the last tasks are hit too.
 const SUBMIT_SHARE: f64 = 0.85;
 /// One in so many kills hits a submitter.
@@ -237,11 +260,12 @@ fn batches(rng: &mut Rng, options: &Options, killed_submitters: u32) -> Vec<Batc
     // Every plan has some batches for managers and groups, enough that a server that is down cannot
     // refuse all.
     let [messages, registry_tasks] = [options.groups > 0, options.managers > 0];
-    let both = [
+    let all = [
+        (options.hosts > 0).then_some(SubmitKind::Hosted),
         messages.then_some(SubmitKind::Messages),
         registry_tasks.then_some(SubmitKind::RegistryTasks),
     ];
-    let mut always = [both; 3].into_iter().flatten().flatten();
+    let mut always = [all; 3].into_iter().flatten().flatten();
     while left > 0 {
         let method = match always.next() {
             Some(form) => form.build(rng, (MAX_SMALL_BATCH / 2).min(left)),
@@ -290,6 +314,7 @@ enum SubmitKind {
     SpawnSpecs,
     RegistryTasks,
     Messages,
+    Hosted,
 }
 
 impl SubmitKind {
@@ -312,6 +337,17 @@ impl SubmitKind {
                         .map(|_| rng.pick(&weights))
                         .collect(),
                 )
+            }
+            Self::Hosted => {
+                let weights = [
+                    (600, Class::Quick),
+                    (250, Class::Short),
+                    (20, Class::Slow),
+                    (60, Class::Flaky),
+                    (4, Class::Blocks),
+                    (4, Class::Crashes),
+                ];
+                SubmitMethod::Hosted((0..size).map(|_| rng.pick(&weights)).collect())
             }
             Self::Messages => SubmitMethod::Messages(classes(rng, size.min(MAX_SMALL_BATCH))),
             Self::File => {
@@ -351,6 +387,7 @@ fn method(rng: &mut Rng, left: usize, options: &Options) -> SubmitMethod {
         (spawn_specs, SubmitKind::SpawnSpecs),
         (registry_tasks, SubmitKind::RegistryTasks),
         (messages, SubmitKind::Messages),
+        (if options.hosts > 0 { 6 } else { 0 }, SubmitKind::Hosted),
     ];
     rng.pick(&kinds).build(rng, (size as usize).min(left))
 }
@@ -376,6 +413,7 @@ fn planned_faults(rng: &mut Rng, options: &Options, kills: u32) -> Vec<PlannedFa
         Runner,
         Both,
         Command,
+        Host,
         Manager,
         Member,
         Server,
@@ -385,6 +423,7 @@ fn planned_faults(rng: &mut Rng, options: &Options, kills: u32) -> Vec<PlannedFa
         StopWorker,
         StopRunner,
         StopBoth,
+        StopHost,
         Drain,
         StopNow,
         Net,
@@ -395,6 +434,7 @@ fn planned_faults(rng: &mut Rng, options: &Options, kills: u32) -> Vec<PlannedFa
         (20, KillKind::Runner),
         (12, KillKind::Both),
         (12, KillKind::Command),
+        (if options.hosts > 0 { 30 } else { 0 }, KillKind::Host),
         (if options.managers > 0 { 10 } else { 0 }, KillKind::Manager),
         (if options.groups > 0 { 10 } else { 0 }, KillKind::Member),
         (if is_redis { 8 } else { 0 }, KillKind::Server),
@@ -403,6 +443,10 @@ fn planned_faults(rng: &mut Rng, options: &Options, kills: u32) -> Vec<PlannedFa
         (30, NonKillKind::StopWorker),
         (10, NonKillKind::StopRunner),
         (10, NonKillKind::StopBoth),
+        (
+            if options.hosts > 0 { 15 } else { 0 },
+            NonKillKind::StopHost,
+        ),
         (15, NonKillKind::Drain),
         (15, NonKillKind::StopNow),
         (if is_redis { 60 } else { 0 }, NonKillKind::Net),
@@ -429,6 +473,7 @@ fn planned_faults(rng: &mut Rng, options: &Options, kills: u32) -> Vec<PlannedFa
                     KillKind::Runner => FaultKind::KillRunner,
                     KillKind::Both => FaultKind::KillBoth,
                     KillKind::Command => FaultKind::KillCommand,
+                    KillKind::Host => FaultKind::KillHost,
                     KillKind::Manager => FaultKind::KillManager,
                     KillKind::Member => FaultKind::KillGroupProcess,
                     KillKind::Server => FaultKind::KillServer(rng.millis(0..2 * SECOND)),
@@ -438,6 +483,7 @@ fn planned_faults(rng: &mut Rng, options: &Options, kills: u32) -> Vec<PlannedFa
                     NonKillKind::StopWorker => FaultKind::StopWorker(rng.millis(STOP_MILLIS)),
                     NonKillKind::StopRunner => FaultKind::StopRunner(rng.millis(STOP_MILLIS)),
                     NonKillKind::StopBoth => FaultKind::StopBoth(rng.millis(STOP_MILLIS)),
+                    NonKillKind::StopHost => FaultKind::StopHost(rng.millis(STOP_HOST_MILLIS)),
                     NonKillKind::Drain => FaultKind::Drain,
                     NonKillKind::StopNow => FaultKind::StopNow,
                     NonKillKind::Net => {
@@ -488,6 +534,7 @@ mod tests {
             workers,
             managers,
             groups,
+            hosts: 1,
             keep,
             raddle,
         }
@@ -548,7 +595,7 @@ mod tests {
             assert!(
                 plan.planned_faults
                     .iter()
-                    .all(|planned| planned.worker < 5 && planned.at <= Duration::from_secs(60))
+                    .all(|planned| planned.worker < 6 && planned.at <= Duration::from_secs(60))
             );
             assert!(plan.planned_faults.is_sorted_by_key(|planned| planned.at));
         }
@@ -575,6 +622,20 @@ mod tests {
         assert!(has_batch(1, 0, registry_tasks) && !has_batch(0, 1, registry_tasks));
         let messages = |method: &SubmitMethod| matches!(method, SubmitMethod::Messages(_));
         assert!(has_batch(0, 1, messages) && !has_batch(1, 0, messages));
+        let hosted = |hosts| {
+            let options = Options {
+                hosts,
+                ..options(3, Engine::Sqlite)
+            };
+            let plan = Plan::new(&options);
+            let is_hosted = |batch: &Batch| matches!(batch.method, SubmitMethod::Hosted(_));
+            let is_kill = |planned: &PlannedFault| planned.kind == FaultKind::KillHost;
+            (
+                plan.batches.iter().any(is_hosted),
+                plan.planned_faults.iter().any(is_kill),
+            )
+        };
+        assert_eq!((hosted(1), hosted(0)), ((true, true), (false, false)));
         let has_fault = |managers, groups, kind| {
             let options = Options {
                 managers,

@@ -88,7 +88,10 @@ fn rows(
         count_injected(|kind| kind == FaultKind::KillCommand),
         count_injected(|kind| matches!(kind, FaultKind::KillServer(_))),
     ];
+    let hosts = count_injected(|kind| kind == FaultKind::KillHost);
+    let suspended = count_injected(|kind| matches!(kind, FaultKind::StopHost(_)));
     let kills = managers
+        + hosts
         + group_processes
         + workers
         + runners
@@ -119,6 +122,10 @@ fn rows(
         (
             "… of spawned or group managers, of group processes",
             format!("{managers}, {group_processes}"),
+        ),
+        (
+            "… of hosts; hosts suspended",
+            format!("{hosts}; {suspended}"),
         ),
         (
             "… of running submitters",
@@ -177,6 +184,10 @@ fn rows(
             format!("**{}**", count_violations(Violation::is_loss)),
         ),
         ("attempts started", figures.attempts.to_string()),
+        (
+            "runs in hosts, of which after the death of one",
+            format!("{}, {}", figures.host_runs, figures.host_reruns),
+        ),
         (
             "tasks that ran again without their own failure",
             figures.reran.to_string(),

@@ -36,6 +36,8 @@ pub(crate) struct Line {
 pub(crate) enum Mark {
     /// The attempt began.
     Begin,
+    /// The attempt began in a host. It may begin again in another when that host has died.
+    BeginInHost,
     /// The attempt is still running.
     TriggerTask,
     /// A process that the attempt left behind is still running.
@@ -47,8 +49,9 @@ pub(crate) enum Mark {
 }
 
 impl Mark {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Begin,
+        Self::BeginInHost,
         Self::TriggerTask,
         Self::Orphan,
         Self::End,
@@ -58,6 +61,7 @@ impl Mark {
     fn name(self) -> &'static str {
         match self {
             Self::Begin => "begin",
+            Self::BeginInHost => "begin-in-host",
             Self::TriggerTask => "tick",
             Self::Orphan => "orphan",
             Self::End => "end",

@@ -24,6 +24,8 @@ pub(crate) const MARKER: &str = "RADDLE_CHAOS";
 pub(crate) const CHAINED: &str = "chained-";
 /// The last attempt that a flaky task fails.
 const FLAKY_UNTIL: u32 = 2;
+/// How long a task blocks the loop of its host: longer than that may be.
+const BLOCKED: Duration = Duration::from_millis(3_500);
 const TICK: Duration = Duration::from_millis(50);
 /// The lifetime of an orphan process: long enough to be found, and bounded if it is not.
 const ORPHAN_LIFETIME: Duration = Duration::from_secs(300);
@@ -46,7 +48,7 @@ pub(crate) fn main(class: &str, is_orphan: bool) -> ExitCode {
     }
 }
 
-struct Task {
+pub(crate) struct Task {
     tid: Tid,
     attempt: u32,
     class: Class,
@@ -67,12 +69,7 @@ impl Task {
         let attempt = variable("RADDLE_ATTEMPT")?
             .parse()
             .map_err(|_| "RADDLE_ATTEMPT is not a number")?;
-        let path = PathBuf::from(variable(MARKER)?).join(SIDE_FILE);
-        let file = File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .map_err(|e| format!("cannot open the side file: {e}"))?;
+        let file = open_side_file()?;
         Ok(Self {
             tid,
             attempt,
@@ -81,13 +78,50 @@ impl Task {
         })
     }
 
+    /// A task that a host runs.
+    pub(crate) fn in_host(class: &str, tid: Tid, attempt: u32) -> Result<Self, String> {
+        Ok(Self {
+            tid,
+            attempt,
+            class: Class::from_name(class).ok_or("unknown class")?,
+            file: open_side_file()?,
+        })
+    }
+
+    /// Runs in a host. Returns whether it succeeds.
+    pub(crate) fn run_in_host(mut self) -> Result<bool, String> {
+        self.write_line(Mark::BeginInHost)?;
+        let share = self.share();
+        match self.class {
+            Class::Short => self.tick_for(Duration::from_millis(100 + share % 1_400))?,
+            Class::Slow => self.tick_for(Duration::from_millis(4_000 + share % 3_000))?,
+            Class::Blocks => self.tick_for(BLOCKED)?,
+            Class::Flaky if self.attempt <= FLAKY_UNTIL => {
+                self.write_line(Mark::Fail)?;
+                return Ok(false);
+            }
+            Class::Crashes => {
+                self.write_line(Mark::Fail)?;
+                std::process::abort();
+            }
+            _ => {}
+        }
+        self.write_line(Mark::End)?;
+        Ok(true)
+    }
+
+    /// Which tasks take long depends on their ids, so it differs between runs of one seed; the
+    /// faults do not.
+    fn share(&self) -> u64 {
+        self.tid.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+    }
+
     fn run(mut self) -> Result<ExitCode, String> {
         self.write_line(Mark::Begin)?;
-        // Which tasks take long depends on their ids, so it differs between runs of one seed; the
-        // faults do not.
-        let share = self.tid.as_u64().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let share = self.share();
         match self.class {
-            Class::Quick | Class::Chained => {}
+            // The last two are for hosts.
+            Class::Quick | Class::Chained | Class::Blocks | Class::Crashes => {}
             Class::Short => self.tick_for(Duration::from_millis(100 + share % 1_400))?,
             Class::Slow => self.tick_for(Duration::from_millis(4_000 + share % 3_000))?,
             Class::SmallOutput | Class::LargeOutput => {
@@ -201,6 +235,15 @@ pub(crate) fn output(class: Class, tid: Tid) -> Vec<u8> {
     (0..lines)
         .flat_map(|n| format!("{tid} {n}\n").into_bytes())
         .collect()
+}
+
+fn open_side_file() -> Result<File, String> {
+    let path = PathBuf::from(variable(MARKER)?).join(SIDE_FILE);
+    File::options()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map_err(|e| format!("cannot open the side file: {e}"))
 }
 
 fn variable(name: &str) -> Result<String, String> {

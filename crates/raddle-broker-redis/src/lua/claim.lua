@@ -5,6 +5,8 @@
 -- 'expired' if the worker has no lease.
 local owner, max, known, only = ARGV[FIRST], tonumber(ARGV[FIRST + 1]), tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
 local SERVED = FIRST + 4
+-- The partitions that tasks are taken from: those of paused queues are left out.
+local served = {}
 -- The most delayed tasks that one claim makes ready. The next claim goes on.
 local PROMOTED = 256
 -- Wakes a worker for a partition that has a ready task.
@@ -22,6 +24,14 @@ if not has_lease(owner) then
 end
 if only == '' and call('SCARD', PARTITIONS) ~= known then return answer({ 'partitions' }) end
 
+local paused = {}
+for _, queue in ipairs(call('SMEMBERS', PAUSED_QUEUES)) do
+  paused['|' .. queue] = true
+end
+for i = SERVED, #ARGV do
+  if not next(paused) or not paused[queue_of(ARGV[i])] then served[#served + 1] = ARGV[i] end
+end
+
 -- Make due tasks ready, whatever they need.
 local promoted = {}
 local next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
@@ -34,14 +44,14 @@ if next_due[1] and tonumber(next_due[2]) <= now_us then
   local records = call('HMGET', RECORDS, unpack(tids))
   for i = 1, #due do
     local f, partition = fields(records[i]), string.sub(due[i], 21)
-    f[1], f[10] = 'r', '-'
+    f[1], f[10], f[12] = 'r', '-', string.sub(f[10], 1, -4)
     changed[2 * i - 1], changed[2 * i] = tids[i], record(f)
     enqueue_ready(partition, tids[i])
+    count('d', partition, -1)
     promoted[partition] = true
   end
   call('HSET', RECORDS, unpack(changed))
   call('ZREM', DELAYED, unpack(due))
-  count('d', -#due)
   next_due = call('ZRANGE', DELAYED, 0, 0, 'WITHSCORES')
 end
 
@@ -51,11 +61,10 @@ local tids, from_ready, left = {}, {}, nil
 -- Reads a chunk of each partition, merges them, and takes tasks up to the point where an unread
 -- task of some partition may come first; then continues from there.
 local function take_in_order()
-  local chunk, from, taken = floor(max / math.max(#ARGV - SERVED + 1, 1)) + 2, {}, {}
+  local chunk, from, taken = floor(max / math.max(#served, 1)) + 2, {}, {}
   repeat
     local found, horizon = {}, nil
-    for i = SERVED, #ARGV do
-      local partition = ARGV[i]
+    for _, partition in ipairs(served) do
       local page = call('ZRANGEBYLEX', READY, from[partition] or '[' .. partition .. ' ', '(' .. partition .. '!', 'LIMIT', '0', int(chunk))
       -- A partition begins with the digit of its priority.
       local urgency = int(9 - string.sub(partition, 1, 1))
@@ -81,7 +90,7 @@ local function take_in_order()
     chunk = chunk * 2
   until left or not horizon
   for partition, n in pairs(taken) do
-    add_ready(partition, -n)
+    count('r', partition, -n)
   end
 end
 
@@ -90,7 +99,7 @@ if only == '' then
 else
   -- The caller has only seen that the task exists: the record decides.
   local spec, rec = call('HGET', SPECS, only), call('HGET', RECORDS, only)
-  if max > 0 and spec and call('HEXISTS', FINISHED, only) == 0 and (not rec or fields(rec)[1] == 'r') then
+  if max > 0 and spec and call('HEXISTS', FINISHED, only) == 0 and (not rec or fields(rec)[1] == 'r') and not paused[queue_of(head(spec))] then
     tids[1] = only
   end
 end
@@ -123,30 +132,33 @@ if #tids == 0 then
 end
 -- The stored reply has no specs: they are large, and stored already.
 local reply, again = { 'ok' }, { 'stored' }
-local claimed_at, changed, owned, attempts = int(now_us), {}, {}, {}
+local claimed_at, changed, owned, attempts, claimed = int(now_us), {}, {}, {}, {}
 for i = 1, #tids do
-  local tid, spec, f = tids[i], specs[i], records[i]
-  if spec then
-    local attempt, now_is = '1', nil
-    if f then
-      attempt = int(tonumber(f[2]) + 1)
-      f[1], f[2], f[6], f[7], f[8], f[9], f[10] = 's', attempt, owner, claimed_at, '-', 0, '-'
-      now_is = record(f)
-    else
-      now_is = initial_record(spec, owner)
-    end
-    local n = #attempts + 1
-    changed[2 * n - 1], changed[2 * n] = tid, now_is
-    owned[2 * n - 1], owned[2 * n] = '0', owner .. ':' .. tid
-    attempts[n] = tid .. ':' .. attempt
-    reply[4 * n - 2], reply[4 * n - 1], reply[4 * n + 1] = tid, attempt, spec
-    again[3 * n - 1], again[3 * n] = tid, attempt
+  if specs[i] then
+    local n, f = #attempts + 1, records[i]
+    local attempt = f and int(tonumber(f[2]) + 1) or '1'
+    claimed[n], attempts[n] = i, tids[i] .. ':' .. attempt
+    reply[4 * n - 2], reply[4 * n - 1], reply[4 * n + 1] = tids[i], attempt, specs[i]
+    again[3 * n - 1], again[3 * n] = tids[i], attempt
   end
 end
 -- The fencing token is the id of the event: ids come from the clock, so a server that has lost a
 -- claim does not give its token out again.
-local s, c = event(SPAWNING, owner, table.concat(attempts, ' '), #attempts)
+local s, c, entry = event(SPAWNING, owner, attempts)
 for n = 1, #attempts do
+  local tid, spec, f = tids[claimed[n]], specs[claimed[n]], records[claimed[n]]
+  local partition, name, since
+  if f then
+    partition, name, since = f[5], f[14], tonumber(f[12])
+    f[1], f[2], f[6], f[7], f[8], f[9], f[10], f[13] = 's', reply[4 * n - 1], owner, claimed_at, '-', 0, '-', add_events(f[13], entry)
+    changed[2 * n] = record(f)
+  else
+    changed[2 * n], partition, name = initial_record(spec, owner, entry)
+  end
+  count('s', partition, 1)
+  if reply[4 * n - 1] == '1' then count_outcome(name, bucket(now_us - (since or submitted_at(tid)))) end
+  changed[2 * n - 1] = tid
+  owned[2 * n - 1], owned[2 * n] = '0', owner .. ':' .. tid
   local token = digits(id_after(s, c, n - 1))
   reply[4 * n], again[3 * n + 1] = token, token
 end

@@ -1,6 +1,7 @@
--- The start of every script. ARGV[1] is the prefix of all keys and channels, which share one hash
--- tag; ARGV[2] the field for the stored reply, or ''; ARGV[3] the number of the call. The fixed
--- keys are defined in capitals.
+-- Shared code. A script gets the paragraphs that it uses, directly or by others, and those
+-- that define nothing: making a function costs as much as a command. ARGV[1] is the prefix of all
+-- keys and channels, which share one hash tag; ARGV[2] the field for the stored reply, or '';
+-- ARGV[3] the number of the call. The fixed keys are defined in capitals.
 local call, fmt, floor = redis.call, string.format, math.floor
 local PREFIX, FIRST = ARGV[1], 4
 
@@ -95,8 +96,15 @@ local function call_many(name, key, args)
   return all, sum
 end
 
--- Notifications and counters are collected, and written once at the end.
-local topics, counts = {}, {}
+-- The functions that `answer` calls: notifications and counters are collected, and written once.
+local at_end = {}
+
+local topics = {}
+at_end[#at_end + 1] = function()
+  for topic in pairs(topics) do
+    call('PUBLISH', PREFIX .. 'notify:' .. topic, '')
+  end
+end
 local function notify(topic)
   topics[topic] = true
 end
@@ -136,293 +144,91 @@ local function store_expiries(members)
   if call('ZRANGE', EXPIRIES, 0, 0)[1] ~= first then notify('control') end
 end
 
--- Adds to a counter. Claimed tasks that have not started are not counted: they are those in `owned`
--- that do not run.
-local function count(what, by)
-  counts[what] = (counts[what] or 0) + by
-end
-
--- Adds an entry to the log, which stands for one event of each of its tasks ("tid:attempt
--- tid:attempt ..."), with consecutive ids. Returns the first id.
-local function event(kind, worker, tasks, n, detail)
-  if n == 0 then return end
-  local s, c = take_ids(n)
-  call('XADD', LOG, stream_id(s, c), 'k', kind, 'w', worker, 't', tasks, 'd', detail or '')
-  notify('log')
-  return s, c
-end
-
--- A record: status, attempt, failures, losses, partition, owner, claimed at, pid, flags, run at,
--- ttl, unique key. Flags are added up: 1 paused, 2 has chained tasks, 4 or 8 its worker received a
--- stop or kill command. Status: r(eady) d(elayed) p(aused) s(pawning) x (running). A task that was
--- only ever ready has no record.
-local RECORD_PATTERN = '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (.*)$'
-local function fields(record)
-  local f = { string.match(record, RECORD_PATTERN) }
-  if #f == 0 then error('RADDLE a record cannot be read: ' .. record) end
-  return f
-end
-local function record(f)
-  return table.concat(f, ' ')
-end
-local function is_active(f)
-  return f[1] == 's' or f[1] == 'x'
-end
--- Workers are tasks without a partition. They are not counted, and end only by leaving the
--- registry.
-local function is_service(f)
-  return f[5] == '-'
-end
-
--- The header of a stored spec: partition, ttl, parent, unique key.
-local function head(spec)
-  return string.match(spec, '^(%S+) (%S+) (%S+) ([^\n]*)\n')
-end
-
--- The record of a task's first claim.
-local function initial_record(spec, owner)
-  local partition, ttl, _, key = head(spec)
-  return 's 1 0 0 ' .. partition .. ' ' .. owner .. ' ' .. int(now_us) .. ' - 0 - ' .. ttl .. ' ' .. key
-end
-
--- The flag of an attempt that has chained tasks.
-local CHAINS = 2
-local function has_flag(flags, flag)
-  return floor(tonumber(flags) / flag) % 2 == 1
-end
-
--- The number of stored control messages of a task.
-local function count_commands(tid)
-  return call('ZLEXCOUNT', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
-end
-
--- Refuses a write of a stale attempt.
-local function refuse(tid, attempt)
-  call('HINCRBY', META, 'stale_writes', 1)
-  if call('HEXISTS', SPECS, tid) == 1 then
-    event(STALE, '', tid .. ':' .. attempt, 1)
+-- Counts tasks by queue and status: that of a record, or the number of a final state. Every change
+-- of status counts, so that nothing must be scanned to count tasks.
+local counts = {}
+at_end[#at_end + 1] = function()
+  for status, of in pairs(counts) do
+    for partition, by in pairs(of) do
+      if by ~= 0 then call('HINCRBY', COUNTERS, status .. string.match(partition, '|[^|]*'), by) end
+    end
   end
 end
-
--- A ready task is a member of READY: partition and id, so that each partition is a range, oldest
--- first. The number of ready tasks is counted per queue.
-local function add_ready(partition, by)
-  count(string.match(partition, '|[^|]*'), by)
-end
-local function enqueue_ready(partition, tid)
-  call('ZADD', READY, '0', partition .. ' ' .. tid)
-  add_ready(partition, 1)
-end
-local function remove_ready(partition, tid)
-  if call('ZREM', READY, partition .. ' ' .. tid) == 1 then add_ready(partition, -1) end
-end
-
--- Wakes workers that block in `BLPOP` on the list of a partition ('wake:partition:' and its name),
--- or one worker ('wake:worker:' and its id). An element is only a hint, and a claim that leaves a
--- task wakes the next worker, so a few elements are enough.
-local MAX_WAKEUPS = 4
-local function wake(list, n)
-  for _ = 1, math.min(n or 1, MAX_WAKEUPS - call('LLEN', PREFIX .. list)) do
-    call('RPUSH', PREFIX .. list, '')
+local function counts_of(status)
+  local of = counts[status]
+  if not of then
+    of = {}
+    counts[status] = of
   end
+  return of
 end
 
--- Every waiting worker checks at least this often, in microseconds, and learns then what becomes
--- due before its next check. Only earlier due times need a wake-up.
-local CHECK_INTERVAL_US = 2100000
-local function delay(tid, partition, due)
-  call('ZADD', DELAYED, due, tid .. ' ' .. partition)
-  if due - now_us < CHECK_INTERVAL_US and call('ZRANGE', DELAYED, 0, 0)[1] == tid .. ' ' .. partition then wake('wake:partition:' .. partition) end
+local function count(status, partition, by)
+  local of = counts_of(status)
+  of[partition] = (of[partition] or 0) + by
 end
 
--- Adds new partitions and wakes all workers, because they wait only on the partitions that they
--- know.
-local function add_partitions(partitions)
-  local _, made = call_many('SADD', PARTITIONS, partitions)
-  if made == 0 then return end
-  for _, worker in ipairs(call('HKEYS', WORKERS)) do
-    wake('wake:worker:' .. worker)
-  end
-end
-
--- Stores tasks. A task is its partition and its stored spec, and if it has any of these: unique
--- key, due time ('' for now, microseconds from now, or '@' and the microsecond), the same in
--- nanoseconds, expiry as `expires_in` reads it, and batch. Returns the ids; '=' and the id of the
--- holder for a task whose unique key is taken. With `is_ephemeral`, a due task is not made ready,
--- and its id is returned too.
-local function submit(tasks, is_ephemeral)
-  local new, tids, taken, partitions, ready_counts = {}, {}, {}, {}, {}
-  for i, task in ipairs(tasks) do
-    local partition, key = task[1], task[3] or ''
-    local holder = key ~= '' and (taken[key] or call('HGET', UNIQUE_KEYS, key))
-    if holder then
-      -- The key belongs to an earlier task of this call.
-      tids[i] = holder
-    else
-      new[#new + 1] = i
-      if key ~= '' then taken[key] = i end
-      if not ready_counts[partition] then
-        ready_counts[partition] = 0
-        partitions[#partitions + 1] = partition
+-- Counts what became of a task called `name` in this minute: 's' submitted, a number the bucket of
+-- the time that it waited, the number of its final state as text, 'x' and a bucket how long it ran,
+-- 'r' retried. Outcomes are kept for 72 hours in a hash per minute. It has a field for each count,
+-- where the bucket of a wait follows a 'w', and for each name one that begins with '#'. Beyond some
+-- names, the rest is counted as 'other'.
+local outcomes = {}
+at_end[#at_end + 1] = function()
+  local key = PREFIX .. 'outcomes:' .. int(floor(sec / 60))
+  for name, of in pairs(outcomes) do
+    for what, n in pairs(of) do
+      if type(what) == 'number' then what = 'w' .. what end
+      local field = what .. ' ' .. name
+      if call('HINCRBY', key, field, n) == n then
+        call('EXPIRE', key, 72 * 3600 + 60)
+        if call('HSETNX', key, '# ' .. name, '') == 1 and call('HINCRBY', key, '#', 1) > 200 then
+          call('HINCRBY', key, '#', -1)
+          call('HDEL', key, field, '# ' .. name)
+          call('HINCRBY', key, what .. ' other', n)
+        end
       end
     end
   end
-  if #new > 0 then
-    add_partitions(partitions)
-    local s, c = take_ids(#new)
-    for n, i in ipairs(new) do
-      tids[i] = digits(id_after(s, c, n - 1))
-    end
-    call('XADD', CREATED, stream_id(s, c), 'n', int(#new))
-    notify('log')
+end
+local function outcomes_of(name)
+  local of = outcomes[name]
+  if not of then
+    of = {}
+    outcomes[name] = of
   end
-  local specs, records, keys, ready_members, expiries, batches, due_now = {}, {}, {}, {}, {}, {}, nil
-  for n, i in ipairs(new) do
-    local tid = tids[i]
-    local partition, spec, key, due, due_ns, lifetime, batch = unpack(tasks[i])
-    specs[2 * n - 1], specs[2 * n] = tid, spec
-    local run_at = nil
-    if lifetime then
-      if key ~= '' then
-        keys[#keys + 1] = key
-        keys[#keys + 1] = tid
-      end
-      if batch then
-        batches[#batches + 1] = '0'
-        batches[#batches + 1] = batch .. ' ' .. tid
-      end
-      local expires = expires_in(lifetime)
-      if expires then
-        expiries[#expiries + 1] = expires
-        expiries[#expiries + 1] = tid
-      end
-      if string.sub(due, 1, 1) == '@' then
-        run_at = tonumber(string.sub(due, 2))
-      elseif due ~= '' then
-        run_at = now_us + tonumber(due)
-        due_ns = int(run_at) .. '000'
-      end
-    end
-    if run_at and run_at > now_us then
-      local _, ttl = head(spec)
-      records[#records + 1] = tid
-      records[#records + 1] = record({ 'd', 0, 0, 0, partition, '-', '-', '-', 0, due_ns, ttl, key })
-      delay(tid, partition, int(run_at))
-      count('d', 1)
-    elseif is_ephemeral then
-      due_now = tid
-    else
-      ready_members[#ready_members + 1] = '0'
-      ready_members[#ready_members + 1] = partition .. ' ' .. tid
-      ready_counts[partition] = ready_counts[partition] + 1
-    end
-  end
-  call_many('HSET', SPECS, specs)
-  call_many('HSET', RECORDS, records)
-  call_many('HSET', UNIQUE_KEYS, keys)
-  call_many('ZADD', READY, ready_members)
-  call_many('ZADD', BATCHES, batches)
-  store_expiries(expiries)
-  for partition, n in pairs(ready_counts) do
-    if n > 0 then
-      add_ready(partition, n)
-      wake('wake:partition:' .. partition, n)
-    end
-  end
-  if #new < #tasks then
-    local is_new = {}
-    for _, i in ipairs(new) do
-      is_new[i] = true
-    end
-    for i, tid in ipairs(tids) do
-      if not is_new[i] then tids[i] = '=' .. (type(tid) == 'number' and tids[tid] or tid) end
-    end
-  end
-  return tids, due_now
+  return of
 end
 
--- Removes a task from its batch, whose name only the spec holds. Decoding specs is slow, and most
--- have no batch.
-local function leave_batch(tid)
-  local spec = call('HGET', SPECS, tid)
-  if not spec or not string.find(spec, '"batch":"', 1, true) then return end
-  local ok, decoded = pcall(cjson.decode, string.match(spec, '\n(.*)$'))
-  if ok and decoded.batch then call('ZREM', BATCHES, decoded.batch .. ' ' .. tid) end
+local function count_outcome(name, what)
+  local of = outcomes_of(name)
+  of[what] = (of[what] or 0) + 1
 end
 
--- Leases do not expire while no worker calls: no worker can renew one at a server that is down or
--- suspended, and none takes over. After a silence of this many milliseconds, every lease that had
--- not expired before is extended by the silence.
-local MIN_SILENCE = 2000
-local function extend_leases(silence)
-  local last = tonumber(call('HGET', META, 'last_heartbeat') or now_ms)
-  if now_ms - last < silence then return end
-  local workers = call('ZRANGEBYSCORE', LEASES, int(last), '+inf', 'WITHSCORES')
-  for i = 1, #workers, 2 do
-    call('ZADD', LEASES, int(tonumber(workers[i + 1]) + now_ms - last), workers[i])
-  end
-  call('HSET', META, 'last_heartbeat', int(now_ms))
+-- The microsecond in which a task was submitted.
+local function submitted_at(tid)
+  return tonumber(string.sub(tid, 1, 16))
 end
 
--- Whether the lease of a worker that has just called holds.
-local function has_lease(worker)
-  local lease = call('ZSCORE', LEASES, worker)
-  if lease and tonumber(lease) < now_ms then
-    extend_leases(MIN_SILENCE)
-    lease = call('ZSCORE', LEASES, worker)
-  end
-  return lease and tonumber(lease) >= now_ms
+-- The bucket of a duration in microseconds, as `Histogram::bucket` numbers them: the bounds are 1,
+-- 2, 5, 10 milliseconds and so on, and a rounded logarithm leads to the same one.
+local function bucket(micros)
+  if micros <= 1000 then return 0 end
+  local decade = floor(math.log10(micros / 1000))
+  local unit = 1000 * 10 ^ decade
+  return math.min(24, 3 * decade + (micros <= unit and 0 or micros <= 2 * unit and 1 or micros <= 5 * unit and 2 or 3))
 end
 
-local function renew_lease(worker, ttl_ms)
-  call('ZADD', LEASES, int(now_ms + ttl_ms), worker)
-  call('HSET', META, 'last_heartbeat', int(now_ms))
-end
-
-local function remove_worker(worker)
-  call('HDEL', WORKERS, worker)
-  call('HDEL', HEARTBEATS, worker)
-  call('ZREM', LEASES, worker)
-  call('DEL', PREFIX .. 'wake:worker:' .. worker, PREFIX .. 'worker:' .. worker)
-end
-
--- Registers an ephemeral worker, which has no task record.
-local function register_ephemeral(info, ttl_ms)
-  local tid = digits(take_ids(1))
-  call('HSET', WORKERS, tid, info)
-  renew_lease(tid, ttl_ms)
-  call('SADD', EPHEMERAL_WORKERS, tid)
-  return tid
-end
-
--- Removes an ephemeral worker. Others stay.
-local function remove_ephemeral(owner)
-  if call('SREM', EPHEMERAL_WORKERS, owner) == 1 then remove_worker(owner) end
-end
-
--- Appends to the output of an attempt ("task:attempt:stream") as much as there is room for. The
--- first truncation is an event; a field in OUTPUT marks that it is logged, because a stream of
--- exactly `cap` bytes is as long as a truncated one.
-local function append_output(field, bytes, cap)
-  local key = PREFIX .. 'live_output:' .. field
-  local room = tonumber(cap) - call('STRLEN', key)
-  if room > 0 then call('APPEND', key, string.sub(bytes, 1, room)) end
-  if #bytes > room and call('HSETNX', OUTPUT, field .. ':cut', '') == 1 then
-    local attempt, stream = string.match(field, '^(.*):(%d)$')
-    local name = stream == '0' and 'standard output' or 'standard error'
-    local detail = 'only the first ' .. cap .. ' bytes of ' .. name .. " are kept: 'max_output' in the queue URL of its worker sets how many"
-    event(OUTPUT_LOST, '', attempt, 1, detail)
-  end
+-- The queue of a partition, with the separator before it.
+local function queue_of(partition)
+  return string.match(partition, '|[^|]*')
 end
 
 -- The end of every script: writes counters and notifications, and stores the reply with the current
 -- second.
 local function answer(reply, remembered)
-  for what, by in pairs(counts) do
-    if by ~= 0 then call('HINCRBY', COUNTERS, what, int(by)) end
-  end
-  for topic in pairs(topics) do
-    call('PUBLISH', PREFIX .. 'notify:' .. topic, '')
+  for i = 1, #at_end do
+    at_end[i]()
   end
   local changed = {}
   if ids_taken then

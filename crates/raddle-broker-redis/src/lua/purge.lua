@@ -1,39 +1,33 @@
 -- Deletes finished tasks and their records: those past their retention, or the named ones. ARGV:
--- maximum, and the names of tasks if given.
+-- maximum; the queue of the audit trail, how many of its messages and how many operations that have
+-- ended are kept; and the names of tasks if given.
 write_without_memory()
 local function gone(tid)
   return call('HEXISTS', SPECS, tid) == 0
 end
 local expired = {}
-if #ARGV > FIRST then
-  for i = FIRST + 1, #ARGV do
+local NAMED = FIRST + 4
+if #ARGV >= NAMED then
+  for i = NAMED, #ARGV do
     if call('HEXISTS', FINISHED, ARGV[i]) == 1 then expired[#expired + 1] = ARGV[i] end
   end
 else
   expired = call('ZRANGEBYSCORE', RETENTION, '-inf', int(now_ms), 'LIMIT', 0, ARGV[FIRST])
 end
-if #expired == 0 then return answer(0) end
-for _, tid in ipairs(expired) do
-  leave_batch(tid)
-  local done = call('HGET', FINISHED, tid)
-  local state, attempts, service = string.match(done, '^(%d+) %S+ %S+ (%d+) %S+ %S+ %S+ (%d)')
-  if service == '0' then count(state, -1) end
-  call('HDEL', SPECS, tid)
-  call('HDEL', FINISHED, tid)
-  call('ZREM', RETENTION, tid)
-  call('SREM', DEAD_LETTERS, tid)
-  call('ZREM', EXPIRIES, tid)
-  call('DEL', PREFIX .. 'progress:' .. tid)
-  for attempt = 1, tonumber(attempts) do
-    for stream = 0, 1 do
-      local field = tid .. ':' .. attempt .. ':' .. stream
-      call('HDEL', OUTPUT, field, field .. ':cut')
-      call('DEL', PREFIX .. 'live_output:' .. field)
+local audit, audit_kept, operations_kept = ARGV[FIRST + 1], tonumber(ARGV[FIRST + 2]), tonumber(ARGV[FIRST + 3])
+call('ZREMRANGEBYRANK', audit, 0, int(-audit_kept - 1))
+if call('HLEN', OPERATIONS) > operations_kept then
+  local ids = call('HKEYS', OPERATIONS)
+  table.sort(ids)
+  for i = 1, #ids - operations_kept do
+    local operation = call('HGET', OPERATIONS, ids[i])
+    if string.find(operation, '"state":"completed"', 1, true) or string.find(operation, '"state":"cancelled"', 1, true) then
+      call('HDEL', OPERATIONS, ids[i])
     end
   end
-  call('ZREMRANGEBYLEX', TASK_MESSAGES, '[' .. tid .. '.', '(' .. tid .. '/')
-  call('ZREMRANGEBYLEX', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
 end
+if #expired == 0 then return answer(0) end
+delete_tasks(expired)
 -- Trim the index of tasks and the log to the oldest remaining task. Workers do not count: one that
 -- lives for a year must not keep the log of a year.
 local function is_worker(tid)

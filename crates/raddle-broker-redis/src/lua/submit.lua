@@ -4,26 +4,20 @@
 -- if the resubmitted task is no dead letter.
 local tasks, mode = cmsgpack.unpack(ARGV[FIRST]), ARGV[FIRST + 1]
 local old = mode == 'resubmit' and ARGV[FIRST + 2]
-if old and ARGV[FIRST + 3] == 'dead' and call('SISMEMBER', DEAD_LETTERS, old) == 0 then return answer(false) end
-local tids, due_now = submit(tasks, mode == 'ephemeral')
+if old and ARGV[FIRST + 3] == 'dead' and not call('ZSCORE', DEAD_LETTERS, old) then return answer(false) end
+local tids, due_now = submit(tasks, mode == 'ephemeral' and not is_paused(tasks[1][1]))
 local is_new = string.sub(tids[1], 1, 1) ~= '='
-if old and is_new then
-  -- The old task is no longer a dead letter.
-  call('SREM', DEAD_LETTERS, old)
-  leave_batch(old)
-  local done = call('HGET', FINISHED, old)
-  if done then
-    local state, rest = string.match(done, '^(%d+) %d (.*)$')
-    call('HSET', FINISHED, old, state .. ' 0 ' .. rest)
-  end
-end
+if old and is_new then mark_resubmitted(old) end
 local worker, token = '', ''
 if mode == 'ephemeral' and is_new then
   worker = register_ephemeral(ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3]))
   if due_now then
-    call('HSET', RECORDS, due_now, initial_record(tasks[1][2], worker))
+    local s, c, entry = event(SPAWNING, worker, { due_now .. ':1' })
+    call('HSET', RECORDS, due_now, (initial_record(tasks[1][2], worker, entry)))
     call('ZADD', OWNED, '0', worker .. ':' .. due_now)
-    token = digits(event(SPAWNING, worker, due_now .. ':1', 1))
+    count('s', tasks[1][1], 1)
+    count_outcome(tasks[1][3], 0)
+    token = digits(s, c)
   end
 end
 return answer({ tids, worker, due_now or '', token })

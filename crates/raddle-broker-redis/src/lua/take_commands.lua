@@ -10,11 +10,11 @@ for i = FIRST, #ARGV, 3 do
     local tid = string.match(message, '^%d+')
     local rec = (flag > 0 or ignored ~= '') and call('HGET', RECORDS, tid)
     local f = rec and fields(rec)
-    if ignored ~= '' then event(CONTROL_IGNORED, '', tid .. ':' .. (f and f[2] or '0'), 1, ignored) end
     if f and flag > 0 then
       f[9] = int(bit.bor(tonumber(f[9]), flag))
       call('HSET', RECORDS, tid, record(f))
     end
+    if ignored ~= '' then event_of_one(CONTROL_IGNORED, '', tid, f and f[2] or '0', ignored) end
   end
 end
 return answer(reply)

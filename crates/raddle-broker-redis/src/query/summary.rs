@@ -5,8 +5,10 @@ use jiff::Timestamp;
 use raddle_model::{TaskState, Tid};
 
 use crate::{
-    Redis, script,
-    value::{Time, arg, micros},
+    Redis,
+    schema::Partition,
+    script,
+    value::{Time, arg, at_nanos, micros},
 };
 use raddle_broker::{Result, Summary, SummaryDetail};
 
@@ -28,6 +30,7 @@ impl Redis {
         if detail.messages {
             summary.messages = self.queue_sizes().await?;
         }
+        self.find_oldest_ready(&mut summary).await?;
         if !detail.finished {
             summary.states.retain(|state, _| !state.is_terminal());
         }
@@ -121,53 +124,117 @@ impl Redis {
             .cmd("TIME")
             .cmd("HGETALL")
             .arg(keys.named("counters"));
-        pipe.cmd("SCARD")
-            .arg(keys.named("dead_letters"))
-            .cmd("ZCARD")
-            .arg(keys.named("owned"));
+        pipe.cmd("SMEMBERS").arg(keys.named("paused_queues"));
+        pipe.cmd("ZCARD").arg(keys.named("dead_letters"));
         for field in ["reclaims", "stale_writes"] {
             pipe.cmd("HGET").arg(keys.named("meta")).arg(field);
         }
-        type Counts = (Time, Vec<(String, i64)>, u64, u64, Option<u64>, Option<u64>);
-        let (time, counts, dead, owned, reclaims, stale): Counts = self.link().query(&pipe).await?;
-        let (reclaims, stale_writes) = (reclaims.unwrap_or(0), stale.unwrap_or(0));
+        type Counts = (
+            Time,
+            Vec<(String, i64)>,
+            Vec<String>,
+            u64,
+            Option<u64>,
+            Option<u64>,
+        );
+        let (time, counts, paused, dead, reclaims, stale): Counts =
+            self.link().query(&pipe).await?;
         let mut summary = Summary {
             dead,
-            reclaims,
-            stale_writes,
+            reclaims: reclaims.unwrap_or(0),
+            stale_writes: stale.unwrap_or(0),
             ..Summary::default()
         };
-        for (what, tasks) in counts {
-            let tasks = tasks.max(0).unsigned_abs();
-            match what.as_str() {
-                _ if tasks == 0 => {}
-                "d" => summary.delayed = tasks,
-                "p" => summary.paused = tasks,
-                queue if queue.starts_with('|') => {
-                    _ = summary.ready.insert(queue[1..].to_owned(), tasks)
+        for (field, tasks) in &counts {
+            let (Some((status, queue)), Ok(tasks @ 1..)) =
+                (field.split_once('|'), u64::try_from(*tasks))
+            else {
+                continue;
+            };
+            let counts = summary.queues.entry(queue.to_owned()).or_default();
+            let state = match status {
+                "r" => {
+                    counts.ready = tasks;
+                    summary.ready.insert(queue.to_owned(), tasks);
+                    continue;
                 }
-                state => {
-                    let state = state
-                        .parse()
-                        .ok()
-                        .and_then(TaskState::from_u8)
-                        .filter(|state| *state != TaskState::Spawning);
-                    summary.states.extend(state.map(|state| (state, tasks)));
+                "d" => {
+                    counts.delayed = tasks;
+                    summary.delayed += tasks;
+                    continue;
                 }
-            }
+                "p" => {
+                    counts.paused = tasks;
+                    summary.paused += tasks;
+                    continue;
+                }
+                "D" => {
+                    counts.dead = tasks;
+                    continue;
+                }
+                "s" => {
+                    counts.spawning = tasks;
+                    TaskState::Spawning
+                }
+                "x" => {
+                    counts.running = tasks;
+                    TaskState::Running
+                }
+                number => {
+                    let Some(state) = number.parse().ok().and_then(TaskState::from_u8) else {
+                        continue;
+                    };
+                    counts.finished.insert(state, tasks);
+                    state
+                }
+            };
+            *summary.states.entry(state).or_default() += tasks;
         }
-        let spawning = owned.saturating_sub(
-            summary
-                .states
-                .get(&TaskState::Running)
-                .copied()
-                .unwrap_or(0),
-        );
-        if spawning > 0 {
-            summary.states.insert(TaskState::Spawning, spawning);
+        for queue in paused {
+            summary.queues.entry(queue).or_default().is_paused = true;
         }
         summary.sum_created();
         Ok((summary, micros(time)))
+    }
+
+    /// Reads the first task of each partition of the queues that have ready tasks.
+    async fn find_oldest_ready(&self, summary: &mut Summary) -> Result<()> {
+        if summary.ready.is_empty() {
+            return Ok(());
+        }
+        let keys = &self.core.keys;
+        let names: Vec<String> = self
+            .link()
+            .read(redis::cmd("SMEMBERS").arg(keys.named("partitions")))
+            .await?;
+        let waiting: Vec<Partition> = names
+            .iter()
+            .filter_map(|name| Partition::parse(name))
+            .filter(|partition| summary.ready.contains_key(&partition.queue))
+            .collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let mut pipe = redis::pipe();
+        for Partition { name, .. } in &waiting {
+            pipe.cmd("ZRANGEBYLEX")
+                .arg(keys.named("ready"))
+                .arg(format!("[{name} "))
+                .arg(format!("({name}!"));
+            pipe.arg("LIMIT").arg(0).arg(1);
+        }
+        let firsts: Vec<Vec<String>> = self.link().query(&pipe).await?;
+        for (partition, first) in waiting.iter().zip(firsts) {
+            let first = first.first().and_then(|member| member.rsplit(' ').next());
+            let first = first.and_then(|tid| tid.parse::<Tid>().ok());
+            let queue = summary.queues.get_mut(&partition.queue);
+            if let (Some(queue), Some(first)) = (queue, first) {
+                let submitted = at_nanos(first.as_i64());
+                queue.oldest_ready =
+                    Some(queue.oldest_ready.map_or(submitted, |at| at.min(submitted)));
+            }
+        }
+        Ok(())
     }
 
     /// The next tasks that can be claimed: partition and id.

@@ -28,10 +28,12 @@ impl Redis {
     async fn count_waiting(&self, request: &WaitingRequest) -> Result<(u64, Option<Duration>)> {
         let keys = &self.core.keys;
         let mut pipe = redis::pipe();
-        pipe.cmd("TIME")
-            .cmd("SMEMBERS")
-            .arg(keys.named("partitions"));
-        let (time, partitions): (Time, Vec<String>) = self.link().query(&pipe).await?;
+        pipe.cmd("TIME");
+        for name in ["partitions", "paused_queues"] {
+            pipe.cmd("SMEMBERS").arg(keys.named(name));
+        }
+        let (time, partitions, paused): (Time, Vec<String>, Vec<String>) =
+            self.link().query(&pipe).await?;
         let now = micros(time);
         let fitting = |partition: &str| {
             let is_early = |partition: &Partition| {
@@ -41,6 +43,7 @@ impl Redis {
             };
             let fits = |partition: &Partition| {
                 request.queues.contains(&partition.queue)
+                    && !paused.contains(&partition.queue)
                     && partition.needs.is_subset(&request.caps)
             };
             Partition::parse(partition).filter(is_early).filter(fits)

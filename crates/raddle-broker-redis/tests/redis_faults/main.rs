@@ -7,6 +7,7 @@ mod cluster;
 mod doctor;
 mod index_lists;
 mod lost_writes;
+mod operator;
 mod outages;
 mod proxy;
 mod refusals;

@@ -645,7 +645,7 @@ async fn resolves_a_short_id_quickly_with_an_old_first_task() {
         "1",
     ]);
     let stored = format!(
-        "5|default| 1000 - \n{}",
+        "5|default| 1000 - old \n{}",
         serde_json::to_string(&task("old").spec).unwrap()
     );
     server.command(&["HSET", "raddle:{x}:specs", &old.to_string(), &stored]);

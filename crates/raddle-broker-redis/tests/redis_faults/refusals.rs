@@ -314,7 +314,7 @@ async fn refuses_a_namespace_in_another_layout() {
     let broker = open(&server.url("x")).await.unwrap();
     broker.submit(vec![task("one")]).await.unwrap();
     let meta = "raddle:{x}:meta";
-    assert!(server.command(&["HGET", meta, "layout"]).ends_with('3'));
+    assert!(server.command(&["HGET", meta, "layout"]).ends_with('4'));
     // The second time as after a restart of the server.
     for run in ["", "another"] {
         if !run.is_empty() {
@@ -330,14 +330,14 @@ async fn refuses_a_namespace_in_another_layout() {
             error.to_string().contains("layout 1") && error.to_string().contains("?namespace="),
             "{error}"
         );
-        server.command(&["HSET", meta, "layout", "4"]);
+        server.command(&["HSET", meta, "layout", "5"]);
         let error = open_error(&server.url("x")).await.to_string();
         assert!(
-            error.contains("layout 4") && error.contains("upgrade"),
+            error.contains("layout 5") && error.contains("upgrade"),
             "{error}"
         );
     }
-    server.command(&["HSET", meta, "layout", "3"]);
+    server.command(&["HSET", meta, "layout", "4"]);
     let tasks = open(&server.url("x"))
         .await
         .unwrap()

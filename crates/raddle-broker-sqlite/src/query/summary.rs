@@ -1,11 +1,13 @@
 //! Counts of tasks. Waiting tasks are scanned for their kinds in portions, so that the writer
 //! thread serves other requests in between.
 
+use jiff::Timestamp;
 use raddle_model::{TaskState, Tid};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::{
     Sqlite, clock, messages as stored_messages,
+    queue_pause::paused_queues,
     tx::{TxError, state_at, tid_at},
 };
 use raddle_broker::{Result, Summary, SummaryDetail};
@@ -68,16 +70,31 @@ fn batch_states(db: &Connection, batch: &str) -> Result<Summary, TxError> {
     Ok(summary)
 }
 
-/// The states of claimed and finished tasks, in the order in which [`counts`] reads them.
-const COUNTED_STATES: [TaskState; 7] = [
-    TaskState::Spawning,
-    TaskState::Running,
+/// The final states, in the order in which [`counts`] reads them.
+const FINISHED_STATES: [TaskState; 5] = [
     TaskState::Completed,
     TaskState::Failed,
     TaskState::Timeout,
     TaskState::Cancelled,
     TaskState::Killed,
 ];
+
+/// When the oldest of the ready tasks of a partition was submitted: the oldest of the first tasks
+/// of each priority.
+fn oldest_ready(db: &Connection, partition_id: i64) -> rusqlite::Result<Option<Timestamp>> {
+    let mut first = db.prepare_cached(
+        "SELECT rank, tid FROM ready WHERE partition_id = ?1 AND rank > ?2 ORDER BY rank, tid LIMIT 1",
+    )?;
+    let (mut oldest, mut rank): (Option<i64>, i64) = (None, -1);
+    while let Some((next, tid)) = first
+        .query_row([partition_id, rank], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?
+    {
+        rank = next;
+        oldest = Some(oldest.map_or(tid, |oldest| oldest.min(tid)));
+    }
+    Ok(oldest.map(clock::timestamp))
+}
 
 fn counts(
     db: &Connection,
@@ -100,28 +117,37 @@ fn counts(
         },
         ..Summary::default()
     };
+    for queue in paused_queues(db)? {
+        summary.queues.entry(queue).or_default().is_paused = true;
+    }
     let mut partitions = db.prepare_cached(
-        "SELECT queue, ready, delayed, paused, dead, spawning, running, completed, failed, timeout, cancelled, killed
-         FROM counts JOIN partitions ON partitions.id = partition_id",
+        "SELECT queue, ready, delayed, paused, dead, spawning, running, completed, failed, timeout, cancelled, killed, partition_id
+         FROM counts JOIN partitions ON partitions.id = partition_id
+         WHERE ready + delayed + paused + spawning + running + completed + failed + timeout + cancelled + killed > 0",
     )?;
     let mut rows = partitions.query([])?;
     while let Some(row) = rows.next()? {
         let count = |column| row.get::<_, i64>(column).map(|n| n as u64);
+        let queue = summary.queues.entry(row.get(0)?).or_default();
         let ready = count(1)?;
         if ready > 0 {
-            *summary.ready.entry(row.get(0)?).or_default() += ready;
+            let oldest = oldest_ready(db, row.get(12)?)?;
+            queue.oldest_ready = [queue.oldest_ready, oldest].into_iter().flatten().min();
         }
-        summary.delayed += count(2)?;
-        summary.paused += count(3)?;
-        summary.dead += count(4)?;
-        for (state, column) in COUNTED_STATES.into_iter().zip(5..) {
+        queue.ready += ready;
+        queue.delayed += count(2)?;
+        queue.paused += count(3)?;
+        queue.dead += count(4)?;
+        queue.spawning += count(5)?;
+        queue.running += count(6)?;
+        for (state, column) in FINISHED_STATES.into_iter().zip(7..) {
             let tasks = count(column)?;
-            if tasks > 0 && (finished || state.is_active()) {
-                *summary.states.entry(state).or_default() += tasks;
+            if tasks > 0 {
+                *queue.finished.entry(state).or_default() += tasks;
             }
         }
     }
-    summary.sum_created();
+    summary.sum_queues(finished);
     if batches {
         let mut batches =
             db.prepare_cached("SELECT batch, count(*), min(tid) FROM batches GROUP BY batch")?;

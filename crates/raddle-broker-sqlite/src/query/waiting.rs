@@ -6,7 +6,7 @@ use std::time::Duration;
 use raddle_model::CapSet;
 use rusqlite::{Connection, params};
 
-use crate::{clock, submit::rank, tx::TxError};
+use crate::{clock, queue_pause::paused_queues, submit::rank, tx::TxError};
 use raddle_broker::WaitingRequest;
 
 /// The number of tasks, and when the next becomes due.
@@ -31,6 +31,7 @@ pub(crate) fn waiting(
     let is_any_due: bool = db
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM delayed WHERE run_at <= ?1)")?
         .query_row([now], |row| row.get(0))?;
+    let paused = paused_queues(db)?;
     let mut waiting = 0;
     let mut rows = partitions.query([])?;
     while let Some(row) = rows.next()?
@@ -39,6 +40,7 @@ pub(crate) fn waiting(
         let (partition_id, queue, needs): (i64, String, String) =
             (row.get(0)?, row.get(1)?, row.get(2)?);
         let fits = request.queues.contains(&queue)
+            && !paused.contains(&queue)
             && needs
                 .parse::<CapSet>()
                 .unwrap_or_default()

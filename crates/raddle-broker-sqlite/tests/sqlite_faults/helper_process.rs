@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use raddle_broker::{AttemptStarted, Leases, Queries, Tasks};
+use raddle_broker::{AttemptStarted, Leases, Operations, Queries, Tasks};
 use rustix::process::Pid;
 
 use crate::support::*;
@@ -111,6 +111,7 @@ async fn run_part() {
         "hold" => hold_locks(database),
         "tied" => claim_and_leave_child(database).await,
         "wait" => claim_in_loop(database).await,
+        "advance" => advance_operation(database).await,
         part => panic!("unknown part {part}"),
     }
 }
@@ -218,5 +219,18 @@ async fn claim_in_loop(database: &Path) {
             claims[0].attempt_id.tid.to_string(),
             now().to_string(),
         ]);
+    }
+}
+
+/// Advances the newest operation to its end, and prints each step.
+async fn advance_operation(database: &Path) {
+    let broker = open(database).await;
+    let id = broker.operations(None, 1).await.unwrap()[0].id;
+    loop {
+        let view = broker.advance_operation(id, 7).await.unwrap();
+        print_line(&["done".into(), view.done.to_string()]);
+        if view.state != raddle_broker::operations::OperationState::Running {
+            return;
+        }
     }
 }

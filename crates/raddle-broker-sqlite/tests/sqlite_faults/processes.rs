@@ -6,8 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use raddle_broker::{AttemptId, CompletionOutcome, Log, Queries, Tasks};
-use raddle_model::{TaskEventKind, TaskState, Tid};
+use raddle_broker::{
+    AttemptId, ClaimRequest, CompletionOutcome, Log, Operations, Queries, TaskFilter, Tasks,
+    conformance,
+    operations::{NewOperation, OperationAction, OperationSelection, OperationState},
+};
+use raddle_model::{ExitStatus, TaskEventKind, TaskState, Tid};
 
 use crate::{
     helper_process::{GROUP, HelperProcess, now},
@@ -241,5 +245,70 @@ async fn a_killed_writer_leaves_no_lock() {
             began.elapsed()
         );
     }
+    assert_sound(&broker).await;
+}
+
+/// Killed in the middle, several times, at any point of a step.
+#[tokio::test]
+async fn an_operation_survives_killed_processes_exactly() {
+    const TASKS: usize = 1500;
+    let (_directory, path) = temp_database();
+    let broker = open(&path).await;
+    let owner = worker(&broker, TTL).await;
+    let tids = submit(&broker, vec![spec("dead"); TASKS]).await.unwrap();
+    let everything = ClaimRequest {
+        max: TASKS as u32,
+        ..request(owner, SOON)
+    };
+    let claims = broker.claim(everything).await.unwrap();
+    let ends = claims
+        .iter()
+        .map(|claim| conformance::completion(claim.attempt_id, ExitStatus::Code { code: 1 }));
+    broker.complete(ends.collect()).await.unwrap();
+    assert_eq!(broker.summary().await.unwrap().dead, TASKS as u64);
+    let id = broker
+        .start_operation(NewOperation {
+            action: OperationAction::Retry,
+            selection: OperationSelection::Query("dead:yes".parse().unwrap()),
+            as_of: Tid::from_u64(broker.last_event().await.unwrap()).unwrap(),
+            expected: Some(TASKS as u64),
+            reason: String::new(),
+            by: String::new(),
+        })
+        .await
+        .unwrap();
+    for steps in [1, 20, 50] {
+        let mut helper = HelperProcess::start("advance", &path);
+        for _ in 0..steps {
+            helper.next_line().unwrap();
+        }
+        std::thread::sleep(Duration::from_micros(137 * steps));
+        helper.kill();
+    }
+    let before = broker.operations(Some(id), 1).await.unwrap().remove(0);
+    assert!(before.done > 0 && before.done < TASKS as u64, "{before:?}");
+    let mut view = before;
+    while view.state == OperationState::Running {
+        view = broker.advance_operation(id, 1000).await.unwrap();
+    }
+    assert_eq!(
+        (view.done, view.changed, view.refused),
+        (TASKS as u64, 0, 0)
+    );
+    let retried: Vec<Tid> = broker
+        .tasks(TaskFilter {
+            states: vec![TaskState::Created],
+            ..TaskFilter::default()
+        })
+        .await
+        .unwrap()
+        .iter()
+        .map(|task| task.spec.metadata["retry_of"].as_str().unwrap())
+        .map(|tid| tid.parse().unwrap())
+        .collect();
+    assert_eq!(retried.len(), TASKS);
+    let once: BTreeSet<Tid> = retried.into_iter().collect();
+    assert_eq!(once, tids.into_iter().collect(), "each was retried once");
+    assert_eq!(broker.summary().await.unwrap().dead, 0);
     assert_sound(&broker).await;
 }

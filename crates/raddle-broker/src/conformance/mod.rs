@@ -11,18 +11,22 @@ pub mod claim;
 pub mod complete;
 pub mod control;
 pub mod expiry;
+pub mod find;
 pub mod load;
 pub mod log;
 pub mod managers;
 pub mod messages;
 pub mod model;
+pub mod operations;
 pub mod output;
 pub mod purge;
+pub mod queue_pause;
 pub mod queues;
 pub mod reclaim;
 pub mod registry;
 pub mod release;
 pub mod resubmit;
+pub mod rollups;
 pub mod schedules;
 pub mod spawned_worker;
 pub mod submit;
@@ -352,6 +356,32 @@ macro_rules! conformance {
                 an_unknown_task_is_not_there
                 the_summary_adds_up
                 the_engine_names_itself
+            }
+            find {
+                slices_find_every_task_once
+                a_full_page_says_where_the_next_begins
+                queries_find_tasks
+            }
+            queue_pause {
+                a_paused_queue_takes_tasks_and_gives_none
+                only_the_named_queue_is_paused
+                a_resumed_queue_wakes_a_claim
+                a_task_for_its_submitter_waits_too
+                running_tasks_of_a_paused_queue_go_on
+            }
+            rollups {
+                outcomes_are_counted_by_name
+                a_minute_counts_a_limited_number_of_names
+                purge_trims_the_audit_trail
+            }
+            operations {
+                an_operation_retries_each_dead_letter_once
+                tasks_that_have_changed_are_left_alone
+                named_tasks_are_stopped_and_deleted
+                waiting_tasks_are_moved
+                a_cancelled_operation_stops_where_it_is
+                operations_are_listed_newest_first
+                refuses_invalid_operations
             }
             purge {
                 old_tasks_go_with_all_their_records

@@ -5,24 +5,27 @@ use std::collections::BTreeMap;
 use proptest::{prelude::*, sample::Index, strategy::ValueTree, test_runner::TestRunner};
 use raddle_model::{
     ControlCommand, ControlMessage, ExitStatus, HumanDuration, TaskEventKind, TaskSpec, TaskState,
-    Tid, spec::ReservedPolicy,
+    TaskView, Tid, spec::ReservedPolicy,
 };
 
 use super::{Fixture, Handle, support::*};
 use crate::{
-    AttemptId, AttemptStarted, ChainRequest, ClaimRequest, CompletionOutcome, Error, Result,
-    TaskFilter,
+    AttemptId, AttemptStarted, ChainRequest, ClaimRequest, CompletionOutcome, Error, QueueSummary,
+    Result, TaskFilter,
 };
 
 /// How many sequences are tried.
 const SEQUENCES: u32 = 12;
 const LENGTH: usize = 60;
+/// The queues of the tasks.
+const QUEUES: [&str; 2] = ["default", "mail"];
 
 /// Something that can be done. An index picks one of the tasks there are.
 #[derive(Clone, Debug)]
 enum Step {
     Submit {
         priority: u8,
+        queue: &'static str,
         attempts: u32,
         on_stop: ReservedPolicy,
     },
@@ -96,7 +99,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]);
     let on_stop = prop::sample::select(vec![ReservedPolicy::Clear, ReservedPolicy::Requeue]);
     prop_oneof![
-        4 => (0..10u8, 1..4u32, on_stop).prop_map(|(priority, attempts, on_stop)| Step::Submit { priority, attempts, on_stop }),
+        4 => (0..10u8, prop::sample::select(&QUEUES[..]), 1..4u32, on_stop)
+            .prop_map(|(priority, queue, attempts, on_stop)| Step::Submit { priority, queue, attempts, on_stop }),
         5 => (1..4u32).prop_map(|max| Step::Claim { max }),
         3 => index().prop_map(Step::Start),
         3 => (index(), 1..4u8).prop_map(|(index, tasks)| Step::Chain(index, tasks)),
@@ -213,6 +217,7 @@ impl Model {
         match step {
             Step::Submit {
                 priority,
+                queue,
                 attempts,
                 on_stop,
             } => {
@@ -220,6 +225,7 @@ impl Model {
                     broker,
                     TaskSpec {
                         priority,
+                        queue: queue.into(),
                         on_stop,
                         ..retrying(attempts, HumanDuration::default())
                     },
@@ -236,6 +242,7 @@ impl Model {
                 let claims = broker
                     .claim(ClaimRequest {
                         max,
+                        queues: QUEUES.map(str::to_owned).into(),
                         ..request(self.worker)
                     })
                     .await?;
@@ -487,10 +494,16 @@ impl Model {
         let summary = broker.summary().await?;
         let stored = broker.tasks(TaskFilter::default()).await?;
         let mut recount = BTreeMap::<TaskState, u64>::new();
+        let mut queues = BTreeMap::<String, QueueSummary>::new();
         for task in &stored {
             *recount.entry(task.state).or_default() += 1;
+            recount_in_queue(queues.entry(task.spec.queue.clone()).or_default(), task);
         }
         assert_eq!(summary.states, recount, "the counters equal a recount");
+        assert_eq!(
+            summary.queues, queues,
+            "the counters of queues equal a recount"
+        );
         assert_eq!(summary.stale_writes, self.stale);
         let count = |fits: fn(&Known) -> bool| {
             self.tasks.values().filter(|known| fits(known)).count() as u64
@@ -524,6 +537,7 @@ impl Model {
         for claim in broker
             .claim(ClaimRequest {
                 max: u32::MAX,
+                queues: QUEUES.map(str::to_owned).into(),
                 ..request(self.worker)
             })
             .await?
@@ -536,5 +550,24 @@ impl Model {
                 .insert(claim.attempt_id.tid, Known::Over(TaskState::Completed));
         }
         Ok(())
+    }
+}
+
+/// Counts one task.
+fn recount_in_queue(queue: &mut QueueSummary, task: &TaskView) {
+    match task.state {
+        TaskState::Created if task.paused => queue.paused += 1,
+        TaskState::Created if task.run_at.is_some() => queue.delayed += 1,
+        TaskState::Created => {
+            queue.ready += 1;
+            let oldest = queue.oldest_ready.get_or_insert(task.created_at);
+            *oldest = task.created_at.min(*oldest);
+        }
+        TaskState::Spawning => queue.spawning += 1,
+        TaskState::Running => queue.running += 1,
+        state => {
+            *queue.finished.entry(state).or_default() += 1;
+            queue.dead += u64::from(task.dead);
+        }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use raddle_model::{QueueName, TaskState, TaskView};
+use raddle_model::QueueName;
 use serde::Serialize;
 
-use super::{AUDIT_QUEUE, WEB_QUEUES, list, pages, views};
-use crate::{Broker, Result, SummaryDetail, TaskFilter, matches_pattern};
+use super::{AUDIT_QUEUE, WEB_QUEUES, list};
+use crate::{Broker, Result, SummaryDetail, matches_pattern};
 
 /// The contents of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,18 +30,9 @@ pub struct TaskCounts {
     pub paused: u64,
     /// Claimed by a worker.
     pub running: u64,
-}
-
-impl TaskCounts {
-    fn add(&mut self, task: &TaskView, now: Timestamp) {
-        let count = match task.state {
-            TaskState::Created if task.paused => &mut self.paused,
-            TaskState::Created if task.run_at.is_some_and(|at| at > now) => &mut self.delayed,
-            TaskState::Created => &mut self.ready,
-            _ => &mut self.running,
-        };
-        *count += 1;
-    }
+    /// Whether the queue is paused.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub is_paused: bool,
 }
 
 /// The queues that hold something or that a live worker serves, by name. Queues of tasks and of
@@ -105,13 +95,15 @@ pub(super) async fn count_tasks(
     if !is_user_queue(queue) {
         return Ok(None);
     }
-    let (mut counts, now) = (TaskCounts::default(), Timestamp::now());
-    let filter = TaskFilter {
-        queue: Some(queue.to_string()),
-        services: false,
-        ..views::unfinished()
-    };
-    pages::each(broker, filter, |task| counts.add(&task, now)).await?;
+    let summary = broker.summarize(SummaryDetail::default()).await?;
+    let counted = summary.queues.get(&queue.to_string());
+    let counts = counted.map_or_else(TaskCounts::default, |queue| TaskCounts {
+        ready: queue.ready,
+        delayed: queue.delayed,
+        paused: queue.paused,
+        running: queue.spawning + queue.running,
+        is_paused: queue.is_paused,
+    });
     Ok(Some(counts))
 }
 

@@ -13,6 +13,7 @@ mod host;
 mod log;
 mod manager;
 mod metrics;
+mod operation;
 #[cfg(feature = "pool")]
 mod pool;
 mod queue;
@@ -39,8 +40,8 @@ use raddle_model::HumanDuration;
 #[cfg(feature = "tls")]
 pub(crate) use cert::*;
 pub(crate) use {
-    batch::*, failures::*, group::*, host::*, log::*, manager::*, metrics::*, queue::*,
-    schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, web::*, worker::*,
+    batch::*, failures::*, group::*, host::*, log::*, manager::*, metrics::*, operation::*,
+    queue::*, schedule::*, select::*, spawner::*, spec::*, submit::*, task::*, web::*, worker::*,
 };
 #[cfg(feature = "pool")]
 pub(crate) use {credentials::*, discovery::*, pool::*, serve::*};
@@ -142,6 +143,9 @@ pub(crate) enum Command {
     /// Read and write queues
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// Follow, go on with and cancel actions on many tasks
+    #[command(subcommand)]
+    Operation(OperationCommand),
     /// Start, list and stop workers
     #[command(subcommand)]
     Worker(WorkerCommand),

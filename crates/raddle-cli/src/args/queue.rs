@@ -90,6 +90,22 @@ pub(crate) enum QueueCommand {
         /// The queue
         queue: QueueArg,
     },
+    /// Pause a queue of tasks: it takes tasks, and no worker claims from it
+    ///
+    /// Tasks that run go on. Messages are not concerned.
+    #[command(after_help = "Example:
+  raddle queue pause mail                until 'raddle queue resume mail'")]
+    Pause {
+        /// The queue
+        queue: String,
+    },
+    /// Let workers claim from a paused queue again
+    #[command(after_help = "Example:
+  raddle queue resume mail")]
+    Resume {
+        /// The queue
+        queue: String,
+    },
     /// Remove the messages of a queue
     #[command(after_help = "Example:
   raddle queue delete jobs")]

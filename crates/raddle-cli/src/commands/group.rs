@@ -67,7 +67,13 @@ fn render(views: &[GroupWorkerView]) -> String {
             managers(view),
         ]);
     }
-    table.render()
+    let mut text = table.render();
+    for view in views {
+        if let Some(failure) = &view.failure {
+            text.push_str(&format!("{}: no host starts: {failure}\n", view.slug));
+        }
+    }
+    text
 }
 
 fn managers(view: &GroupWorkerView) -> String {

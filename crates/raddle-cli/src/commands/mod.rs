@@ -19,6 +19,7 @@ mod list;
 mod logs;
 mod manager;
 mod metrics;
+mod operation;
 mod orphans;
 #[cfg(feature = "pool")]
 mod pool;
@@ -134,6 +135,7 @@ async fn perform(global: &Global, command: Command) -> Outcome {
         Command::Failures(args) => failures::failures(&shared()?, &args).await,
         Command::Batch(command) => batch::execute(&shared()?, command).await,
         Command::Queue(command) => queue::queue(&shared()?, command).await,
+        Command::Operation(command) => operation::operation(&shared()?, command).await,
         Command::Schedule(command) => schedule::schedule(&shared()?, command).await,
         Command::Worker(WorkerCommand::Start(args)) => start::start(&context()?, &args).await,
         Command::Worker(WorkerCommand::List) => workers::list(&shared()?).await,

@@ -84,6 +84,8 @@ pub(super) async fn queue(context: &Context, command: QueueCommand) -> Outcome {
             .await
         }
         QueueCommand::Stats { queue } => stats(context, queue).await,
+        QueueCommand::Pause { queue } => set_paused(context, queue, true).await,
+        QueueCommand::Resume { queue } => set_paused(context, queue, false).await,
         QueueCommand::Delete { queue } => {
             let broker = context.open_existing().await?;
             let queue = tid::resolve_queue(&*broker, queue).await?;
@@ -234,6 +236,15 @@ async fn list(context: &Context, pattern: Option<&str>) -> Outcome {
     })
 }
 
+async fn set_paused(context: &Context, queue: String, paused: bool) -> Outcome {
+    let broker = context.open_broker().await?;
+    let changed = broker.set_queue_paused(queue.clone(), paused).await?;
+    let state = if paused { "paused" } else { "resumed" };
+    let already = if changed { "" } else { "already " };
+    let record = json!({ "queue": queue, "paused": paused, "changed": changed });
+    context.show(&record, || format!("{queue} {already}{state}\n"))
+}
+
 async fn stats(context: &Context, queue: QueueArg) -> Outcome {
     let broker = context.open_existing().await?;
     let stats = queues::stats(&*broker, &tid::resolve_queue(&*broker, queue).await?).await?;
@@ -246,10 +257,18 @@ async fn stats(context: &Context, queue: QueueArg) -> Outcome {
                 delayed,
                 paused,
                 running,
+                is_paused,
             } = tasks;
+            let claims = if is_paused {
+                "; the queue is paused"
+            } else {
+                ""
+            };
             (
                 "tasks",
-                format!("{ready} ready, {delayed} delayed, {paused} paused, {running} running"),
+                format!(
+                    "{ready} ready, {delayed} delayed, {paused} paused, {running} running{claims}"
+                ),
             )
         }));
         lines.extend([

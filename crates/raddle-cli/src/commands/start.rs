@@ -8,7 +8,10 @@ use raddle_client::routine::Routines;
 use raddle_groups::GroupProcess;
 use raddle_model::spec::Isolation;
 use raddle_spawner::{SPAWNER_VARIABLE, WARM_VARIABLE};
-use raddle_worker::{Options, Shutdown, Worker, plugins::Plugins, worker::WorkerEndReason};
+use raddle_worker::{
+    Options, Shutdown, Worker, host::report_start_failure, plugins::Plugins,
+    worker::WorkerEndReason,
+};
 use tokio::task::JoinSet;
 
 use super::detach::{announce, detach, is_background};
@@ -148,7 +151,13 @@ async fn run_worker(context: &Context, args: &StartArgs) -> Outcome {
         Some(_) if args.hosts.hosts.is_none() => options,
         _ => {
             let plugins = Arc::clone(&options.plugins);
-            options.hosting(hosts(args, &routines_of_this_program()?, &plugins).await?)
+            let hosts = hosts(args, &routines_of_this_program()?, &plugins).await;
+            if let (Some(group_process), Err(failure)) = (&group_process, &hosts) {
+                let (owner, reason) = (group_process.manager(), failure.to_string());
+                // The process exits with the reason in any case.
+                let _ = report_start_failure(&*broker, owner, &args.queues, &reason).await;
+            }
+            options.hosting(hosts?)
         }
     };
     let options = if let Some(group_process) = &group_process {

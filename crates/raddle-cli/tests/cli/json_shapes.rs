@@ -63,6 +63,9 @@ const ALONE: &[Row] = &[
     ("queue watch jobs --limit 1 --timeout 30", Lines, 0),
     ("queue move jobs later", One, 0),
     ("queue read later", One, 0),
+    ("queue pause idle", One, 0),
+    ("queue resume idle", One, 0),
+    ("operation list", One, 0),
     (
         "schedule add seldom --every 1h --queue aside -- true",
         One,

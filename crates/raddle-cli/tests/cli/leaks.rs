@@ -150,7 +150,7 @@ echo '{"result":1}'
 "#;
 
 /// The number of elements of each key that has any. Replies in `meta` expire, and its fields in
-/// letters are counters. The list that wakes workers of a partition has a few elements at most, for
+/// letters are counters. Outcomes of a minute expire. The list that wakes workers of a partition has a few elements at most, for
 /// as long as the partition exists.
 const REDIS_ELEMENTS: &str = r#"
 local counts = { string = 'STRLEN', hash = 'HLEN', set = 'SCARD', zset = 'ZCARD', list = 'LLEN', stream = 'XLEN' }
@@ -168,7 +168,7 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
     for _, value in ipairs(redis.call('HVALS', key)) do
       if value ~= '0' then n = n + 1 end
     end
-  elseif name == 'partitions' then
+  elseif name == 'partitions' or string.match(name, '^outcomes:%d+$') then
     n = 0
   elseif redis.call('SISMEMBER', prefix .. 'partitions', string.match(name, '^wake:partition:(.*)') or '') == 1 then
     n = 0

@@ -466,3 +466,48 @@ fn returns_messages_that_could_not_be_printed() {
         "precious\n"
     );
 }
+
+#[test]
+fn a_paused_queue_holds_tasks_back() {
+    let world = World::new();
+    let paused = world.raddle(["queue", "pause", "default"]).ok();
+    assert_eq!(paused.text(), "default paused\n");
+    let again = world.raddle(["queue", "pause", "default"]).ok();
+    assert_eq!(again.text(), "default already paused\n");
+    world.worker(&[]);
+    let tid = world.submit(&["--", "true"]);
+    let explained = world.raddle(["task", "explain", &tid]).ok();
+    assert!(
+        explained.text().contains("its queue 'default' is paused"),
+        "{}",
+        explained.text()
+    );
+    let stats = world.raddle(["queue", "stats", "default"]).ok();
+    assert_eq!(
+        stats.lines()[1],
+        "tasks      1 ready, 0 delayed, 0 paused, 0 running; the queue is paused"
+    );
+    let run = world.start(["run", "--", "echo", "inline"]);
+    wait_until("it says why it waits", || {
+        run.stderr()
+            .contains("resume it with 'raddle queue resume default'")
+    });
+    assert_eq!(run.stdout(), "");
+    world.raddle(["queue", "resume", "default"]).ok();
+    run.finish().ok();
+    world.raddle(["wait", &tid, "--timeout", "60"]).ok();
+}
+
+#[test]
+fn operations_are_listed_and_unknown_ones_named() {
+    let world = World::new();
+    let tid = world.submit(&["--", "true"]);
+    let listed = world.raddle(["operation", "list", "--json"]).ok();
+    assert_eq!(listed.json(), serde_json::json!([]));
+    for command in ["status", "resume", "cancel"] {
+        world
+            .raddle(["operation", command, &tid])
+            .code(2)
+            .stderr_contains("raddle operation list");
+    }
+}

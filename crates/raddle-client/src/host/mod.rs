@@ -7,4 +7,4 @@
 pub(crate) mod context;
 mod program;
 
-pub use program::{ARGUMENT, host_main_if_asked};
+pub use program::{ARGUMENT, QUEUES_VARIABLE, host_main_if_asked};

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use async_trait::async_trait;
-use raddle_broker::{Call, CallHandler, Reply, SummaryDetail, TaskFilter, Tasks};
+use raddle_broker::{Call, CallHandler, Queries, Reply, SummaryDetail, TaskFilter};
 use raddle_broker_sqlite::Sqlite;
 use raddle_model::spec::MAX_SPEC_BYTES;
 use serde_json::json;

@@ -131,7 +131,7 @@ fn write_span(f: &mut Formatter<'_>, span: HumanDuration) -> fmt::Result {
     }
     let (unit, name) = [(86_400, 'd'), (3600, 'h'), (60, 'm')]
         .into_iter()
-        .find(|(unit, _)| secs % unit == 0)
+        .find(|(unit, _)| secs.is_multiple_of(*unit))
         .unwrap_or((1, 's'));
     write!(f, "{}{name}", secs / unit)
 }

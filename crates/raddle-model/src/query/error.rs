@@ -43,7 +43,7 @@ pub enum QueryErrorKind {
         field: String,
         /// The value.
         value: String,
-        /// What is possible.
+        /// The possible values.
         hint: String,
     },
 }

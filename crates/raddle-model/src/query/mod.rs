@@ -2,7 +2,7 @@
 //!
 //! The CLI, the HTTP API, the dashboard and the TUI share this parser. A query is a value without
 //! a clock: relative times are resolved when it is matched, so a stored query moves with the time
-//! unless [`TaskQuery::at`] fixes it.
+//! unless [`TaskQuery::fix_times`] fixes it.
 //!
 //! There is no sorting: tasks are listed by id, which is the one order that an engine can serve for
 //! all tasks. Sorting what happens to be on the screen would mislead.
@@ -62,7 +62,7 @@ impl TaskQuery {
     }
 
     /// The same query with its relative times fixed at `now`.
-    pub fn at(mut self, now: Timestamp) -> Self {
+    pub fn fix_times(mut self, now: Timestamp) -> Self {
         for term in &mut self.terms {
             if let Condition::Time(_, point) = &mut term.condition {
                 *point = TimePoint::At(point.resolve(now));

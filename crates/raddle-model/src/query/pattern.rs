@@ -44,7 +44,8 @@ impl Pattern {
         }
     }
 
-    pub(super) fn pieces(&self) -> &[String] {
+    /// The texts between the stars; at least one.
+    pub fn pieces(&self) -> &[String] {
         &self.pieces
     }
 

@@ -200,7 +200,7 @@ fn the_size_of_a_query_is_bounded() {
 #[test]
 fn relative_times_move_until_they_are_fixed() {
     let moving = query("since:-1h until:-1m state:failed");
-    let fixed = moving.clone().at(now());
+    let fixed = moving.clone().fix_times(now());
     let text = "since:2026-11-18T11:00:00Z until:2026-11-18T11:59:00Z state:failed";
     assert_eq!(fixed.to_string(), text);
     let (task, later) = (failed_task(), now() + SignedDuration::from_hours(1));

@@ -107,6 +107,21 @@ pub fn state<T: Send + Sync + 'static>() -> Option<State<T>> {
     value.downcast().ok().map(State)
 }
 
+/// Keeps a value as the state of its type, in place of an earlier one.
+pub fn set_state<T: Send + Sync + 'static>(value: T) -> State<T> {
+    let value = Arc::new(value);
+    states()
+        .get_or_insert_default()
+        .insert(TypeId::of::<T>(), Arc::clone(&value) as StateValue);
+    State(value)
+}
+
+/// Takes the state of this type away, before the shutdown functions of others drop it.
+pub fn take_state<T: Send + Sync + 'static>() -> Option<Arc<T>> {
+    let value = states().as_mut()?.remove(&TypeId::of::<T>())?;
+    value.downcast().ok()
+}
+
 /// Returns the state of this type, or fails the attempt.
 pub fn required_state<T: Send + Sync + 'static>() -> Result<State<T>, RoutineFailure> {
     state().ok_or_else(|| RoutineFailure::Failed {

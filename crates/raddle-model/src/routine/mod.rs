@@ -27,7 +27,7 @@ pub use self::{
     items::{gather, items},
     lifecycle::{
         LifecycleHook, ShutdownFn, StartupError, StartupFn, State, StateValue, has_lifecycle_hooks,
-        required_state, run_shutdown, run_startup, state,
+        required_state, run_shutdown, run_startup, set_state, state, take_state,
     },
 };
 use crate::{AttemptInput, reply::ReportedError, spec::Isolation};

@@ -181,6 +181,8 @@ impl WorkerCore {
             WorkerLoopEvent::Command { tid, message } => self.apply_command(tid, message, now),
             WorkerLoopEvent::Audited { held, assigned } => self.apply_audit(&held, &assigned),
             WorkerLoopEvent::LeaseLost => self.handle_lease_loss(),
+            // Only the registration changes.
+            WorkerLoopEvent::HostsChanged => {}
         }
         self.decide_actions(now);
         std::mem::take(&mut self.effects)

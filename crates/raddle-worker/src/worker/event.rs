@@ -38,6 +38,8 @@ pub(super) enum WorkerLoopEvent {
     WriteFailed(Error),
     /// A control command to the worker or to a task.
     Command { tid: Tid, message: ControlMessage },
+    /// Hosts do not start any more, or start again.
+    HostsChanged,
     /// The attempts that the broker assigns to this worker. `held` was taken before the query.
     Audited {
         held: Vec<AttemptId>,

@@ -13,7 +13,9 @@ use std::{
 use raddle_broker::{
     AttemptId, Broker, ClaimRequest, CompletionOutcome, ControlDelivery, Result, TaskFilter,
 };
-use raddle_model::{ControlMessage, ExitStatus, TaskState, Tid, stop::StopStage, title};
+use raddle_model::{
+    ControlMessage, ExitStatus, TaskState, Tid, stop::StopStage, title, worker::WorkerStatus,
+};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -343,7 +345,13 @@ impl<'a> WorkerService<'a> {
             .stats
             .spawned
             .store(*attempts_started.borrow(), Ordering::Relaxed);
-        registration.stats.set_status(self.core.registered_status());
+        let status = match self.core.registered_status() {
+            WorkerStatus::Active if self.pools.iter().any(HostPool::is_failing) => {
+                WorkerStatus::BackingOff
+            }
+            status => status,
+        };
+        registration.stats.set_status(status);
         let status = self.core.status();
         if self.title != status {
             self.title = status;

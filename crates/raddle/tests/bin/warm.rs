@@ -11,6 +11,7 @@ use raddle::{
     State,
     broker::{NewTask, TaskFilter, connect},
     core::{HumanDuration, Target, TaskSpec},
+    group::{EventError, EventWorker, GroupWorker, Manager, Process},
 };
 use serde_json::{Value, json};
 
@@ -129,6 +130,75 @@ async fn relay(left: u32) -> Result<u32, raddle::ChainError> {
     Ok(left)
 }
 
+/// A worker of groups that counts its events.
+struct Till {
+    sold: AtomicU64,
+}
+
+impl EventWorker for Till {
+    type Event = std::collections::BTreeMap<String, String>;
+
+    fn settings() -> GroupWorker {
+        GroupWorker::new("till").execution_timeout(Duration::from_secs(60))
+    }
+
+    async fn startup() -> Result<Self, EventError> {
+        note("started")?;
+        Ok(Self {
+            sold: AtomicU64::new(0),
+        })
+    }
+
+    async fn handle(&self, event: Self::Event) -> Result<(), EventError> {
+        if event.get("item").is_none_or(String::is_empty) {
+            return Err("there is no item".into());
+        }
+        let sold = self.sold.fetch_add(1, Ordering::Relaxed) + 1;
+        raddle::log(raddle::core::reply::LogLevel::Info, format!("sold {sold}"));
+        Ok(())
+    }
+
+    async fn shutdown(self) -> Result<(), EventError> {
+        note(&format!("sold {}", self.sold.into_inner()))
+    }
+}
+
+raddle::event_worker!(Till);
+
+/// A worker of groups that nothing here serves: its start-up would end the process.
+struct Vault;
+
+impl EventWorker for Vault {
+    type Event = String;
+
+    fn settings() -> GroupWorker {
+        GroupWorker::new("vault")
+    }
+
+    async fn startup() -> Result<Self, EventError> {
+        Err("the vault is locked".into())
+    }
+
+    async fn handle(&self, _: String) -> Result<(), EventError> {
+        Ok(())
+    }
+}
+
+raddle::event_worker!(Vault);
+
+/// Adds a line to the file of the test, if it wants one.
+fn note(line: &str) -> Result<(), EventError> {
+    if let Ok(path) = std::env::var("WARM_NOTES") {
+        use std::io::Write;
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)?;
+        writeln!(file, "{line}")?;
+    }
+    Ok(())
+}
+
 #[raddle::routine(name = "sorry")]
 async fn sorry(whom: String) -> Result<(), String> {
     Err(format!("sorry, {whom}"))
@@ -165,6 +235,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             for word in words.iter().skip(2) {
                 if let Some(queue) = word.strip_prefix("--queue=") {
                     spec.queue = queue.into();
+                    continue;
+                }
+                if let Some(directory) = word.strip_prefix("--cwd=") {
+                    spec.cwd = Some(directory.into());
+                    continue;
+                }
+                if word == "--shared" {
+                    spec.isolation = Some(raddle::core::spec::Isolation::Shared);
                     continue;
                 }
                 match word.strip_prefix("--timeout=") {
@@ -204,6 +282,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                             "attempt": task.attempt,
                             "failures": task.failures,
                             "losses": task.losses,
+                            "dead": task.dead,
                             "exit": report.as_ref().map(|report| report.exit.to_string()),
                             "value": report.and_then(|report| report.value).unwrap_or(Value::Null),
                         });
@@ -229,6 +308,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some("control") => {
             broker.control(words[0].parse()?, words[1].parse()?).await?;
         }
+        Some("explain") => {
+            let tid = words[0].parse()?;
+            let task = broker.task(tid).await?.ok_or("there is no such task")?;
+            let explained = raddle::client::explain::explain_task(&*broker, &task).await?;
+            println!("{}", explained.line(&task));
+        }
+        Some("statuses") => {
+            for worker in broker.workers().await? {
+                println!("{}", worker.status.as_str());
+            }
+        }
         Some("replies") => {
             let queue = format!("T{}.ctrl_out", words[0]).parse()?;
             let peek = raddle::broker::PeekRequest {
@@ -251,6 +341,17 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
                     .await?;
                 print!("{}", String::from_utf8_lossy(&text));
             }
+        }
+        Some("groups") => {
+            for view in raddle::group::list(&*broker).await? {
+                println!("{} {:?}", view.slug, view.failure);
+            }
+        }
+        Some("keep") => {
+            let process = Process::new("shop").hosting::<Till>();
+            let manager = Manager::builder().process(process).register().await?;
+            let ended = manager.run_until_signal().await?;
+            println!("{} processes were started", ended.started);
         }
         other => return Err(format!("there is no {other:?}").into()),
     }

@@ -134,3 +134,34 @@ fn a_one_shot_worker_runs_its_task_fresh() {
     assert_eq!(tasks[0]["value"][1], 1, "{tasks:?}\n{}", world.log());
     assert!(world.hosts().is_empty());
 }
+
+#[test]
+fn the_title_of_a_host_names_its_worker() {
+    let mut world = World::new(&["--hosts", "1"]);
+    let hosts = world.wait_for_hosts(1);
+    let title = command_line(parent(hosts[0]));
+    assert!(
+        title.starts_with("raddle-") && title.trim_end_matches([' ', '\0']).ends_with(":host"),
+        "{title}"
+    );
+    world.stop();
+}
+
+#[test]
+fn a_task_with_a_directory_of_its_own_gets_a_process() {
+    let mut world = World::new(&["--hosts", "1"]);
+    let hosts = world.wait_for_hosts(1);
+    world.submit("count", 1, &["1", "--cwd=/"]);
+    world.submit("count", 1, &["1"]);
+    let pids = pids(&world.wait());
+    assert_eq!(pids.len(), 2, "{}", world.log());
+    assert!(pids.contains(&u64::from(hosts[0])));
+    let output = world
+        .app()
+        .args(["submit", "count", "1", "1", "--cwd=/", "--shared"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("cwd"), "{said}");
+    world.stop();
+}

@@ -215,3 +215,84 @@ fn runs_the_shutdown_function_when_the_worker_stops() {
     world.stop();
     assert_eq!(fs::read_to_string(&path).unwrap(), "7");
 }
+
+#[test]
+fn one_poison_among_ten_thousand_is_the_only_dead_letter() {
+    let mut world = World::new(&["--hosts", "2", "--host-concurrency", "100"]);
+    world.wait_for_hosts(2);
+    world.submit("nap", 4_999, &["1"]);
+    world.submit("crash", 1, &["abort"]);
+    world.submit("nap", 5_000, &["1"]);
+    let tasks = world.wait();
+    assert_eq!(count(&tasks, "completed"), 9_999, "{}", world.log());
+    let charged = |task: &&Value| task["failures"] != 0 || task["losses"] != 0;
+    let charged: Vec<&Value> = tasks.iter().filter(charged).collect();
+    assert_eq!(charged.len(), 1, "{charged:?}");
+    assert_eq!(charged[0]["routine"], "crash");
+    assert!(charged[0]["exit"].as_str().unwrap().contains("signal 6"));
+    assert!(charged[0]["dead"] == true, "{}", charged[0]);
+    world.stop();
+}
+
+#[test]
+fn a_killed_runner_of_a_host_costs_no_task() {
+    let mut world = World::new(&["--hosts", "1"]);
+    let hosts = world.wait_for_hosts(1);
+    // Long enough to be seen at once on a busy machine.
+    world.submit("nap", 20, &["8000"]);
+    world.wait_until_running(20);
+    signal(parent(hosts[0]), "KILL");
+    let tasks = world.wait();
+    assert_eq!(count(&tasks, "completed"), 20, "{}", world.log());
+    assert!(tasks.iter().all(|task| task["attempt"] == 1), "{tasks:?}");
+    assert!(!is_alive(hosts[0]), "the host has ended with its runner");
+    world.stop();
+}
+
+#[test]
+fn a_host_above_its_memory_limit_is_killed() {
+    let mut world = World::new(&["--hosts", "1", "--host-memory", "200"]);
+    let before = world.wait_for_hosts(1);
+    world.submit("nap", 10, &["1500"]);
+    world.submit("leak", 1, &["400"]);
+    let tasks = world.wait();
+    let naps = by_routine(&tasks, "nap");
+    assert!(
+        naps.iter().all(|nap| nap["state"] == "completed"),
+        "{naps:?}"
+    );
+    eventually("another host", || {
+        let hosts = world.hosts();
+        (hosts.len() == 1 && hosts != before).then_some(())
+    });
+    world.stop();
+}
+
+#[test]
+fn a_failing_startup_is_seen_in_the_registry() {
+    let mut world = World::with_env(&["--hosts", "1"], &[("WARM_STARTUP", "fail")]);
+    eventually("the worker backs off", || {
+        let output = world.app().arg("statuses").output().unwrap();
+        (lines(&output) == ["backing_off"]).then_some(())
+    });
+    world.stop();
+}
+
+/// Neither can end the host: the worker that takes over does.
+#[test]
+fn a_host_whose_worker_and_runner_are_suspended_is_ended_by_the_next_worker() {
+    let mut world = World::new(&["--hosts", "1"]);
+    let host = world.wait_for_hosts(1)[0];
+    world.submit("nap", 1, &["20000"]);
+    world.wait_until_running(1);
+    let (worker, runner) = (world.worker_pid(), parent(host));
+    signal(runner, "STOP");
+    signal(worker, "STOP");
+    let mut next = World::joining(&world, &["--hosts", "1"]);
+    eventually("the host is gone", || (!is_alive(host)).then_some(()));
+    signal(runner, "KILL");
+    world.kill_worker();
+    let tasks = world.wait();
+    assert_eq!(count(&tasks, "completed"), 1, "{tasks:?}\n{}", next.log());
+    next.stop();
+}

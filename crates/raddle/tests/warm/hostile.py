@@ -1,10 +1,11 @@
 """A host that misbehaves: each routine in its own way, and each MODE from the start."""
-import asyncio, os, struct, subprocess, sys, time
+import asyncio, faulthandler, os, signal, struct, subprocess, sys, time
 
 sys.path.insert(0, os.environ["HOST_LIBRARY"])
 import raddle_host as raddle
 
 mode = sys.argv[1] if len(sys.argv) > 1 else "good"
+faulthandler.register(signal.SIGUSR2, all_threads=True)
 
 
 def raw(data):
@@ -23,6 +24,9 @@ if mode == "version":
     body = b'{"hello":{"protocol":2,"routines":{"good":{}}}}'
     raw(struct.pack("<I", len(body)) + body)
     time.sleep(3600)
+if mode == "killed-once" and not os.path.exists("killed"):
+    open("killed", "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
 if mode == "fail":
     sys.exit("no database here")
 
@@ -88,6 +92,18 @@ async def deaf():
 async def jam(seconds):
     time.sleep(seconds)
     return os.getpid()
+
+
+@raddle.routine
+async def speak(words):
+    print(words, flush=True)
+    await asyncio.sleep(0.2)
+
+
+@raddle.routine
+async def segfault():
+    os.kill(os.getpid(), signal.SIGSEGV)
+    await asyncio.sleep(3600)
 
 
 @raddle.routine

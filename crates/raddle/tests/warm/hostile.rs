@@ -178,6 +178,11 @@ fn a_blocked_loop_is_reported_and_only_its_host_replaced() {
     assert_eq!(count(&tasks, "completed"), 31, "{tasks:?}\n{log}");
     assert!(log.contains("the event loop of a host is blocked"), "{log}");
     assert!(log.contains("its event loop was blocked for 3s"), "{log}");
+    let shows_its_stack = log.contains("in jam");
+    assert!(
+        shows_its_stack,
+        "the host prints its stack on SIGUSR2: {log}"
+    );
     world.stop();
 }
 
@@ -264,5 +269,80 @@ fn the_example_host_keeps_its_state() {
     let lines = fs::read_to_string(format!("{LIBRARY}/raddle_host.py")).unwrap();
     let lines = lines.lines().filter(|line| !line.trim().is_empty()).count();
     assert!(lines <= 65, "the example is {lines} lines");
+    world.stop();
+}
+
+#[test]
+fn a_suspended_host_is_replaced_and_its_tasks_run_again() {
+    let mut world = world(&["--hosts", "2", "--host-blocked-timeout", "3s"]);
+    // Long enough to be seen at once on a busy machine.
+    world.submit("good", 4, &["8"]);
+    world.wait_until_running(4);
+    let hosts = world.hosts_of("hostile.py");
+    signal(hosts[0], "STOP");
+    let tasks = world.wait();
+    let log = world.log();
+    assert_eq!(count(&tasks, "completed"), 4, "{tasks:?}\n{log}");
+    assert!(log.contains("its event loop was blocked for 3s"), "{log}");
+    assert!(tasks.iter().all(|task| task["attempt"] == 1), "{tasks:?}");
+    world.stop();
+}
+
+#[test]
+fn output_of_a_host_goes_to_the_task_only_if_it_runs_one_at_a_time() {
+    for (concurrency, in_task) in [("1", true), ("2", false)] {
+        let flags = [
+            "--verbose",
+            "--hosts",
+            "1",
+            "--host-concurrency",
+            concurrency,
+        ];
+        let mut world = world(&flags);
+        let tid = world.submit("speak", 1, &["hello there"]).remove(0);
+        assert_eq!(count(&world.wait(), "completed"), 1, "{}", world.log());
+        let output = world.app().args(["logs", &tid]).output().unwrap();
+        let is_in_task = lines(&output).contains(&"hello there".to_owned());
+        assert_eq!(is_in_task, in_task, "{}", world.log());
+        assert_eq!(world.log().contains("hello there"), !in_task);
+        world.stop();
+    }
+}
+
+#[test]
+fn a_crash_is_charged_with_its_signal_and_explained() {
+    let mut world = world(&["--hosts", "1"]);
+    world.submit("good", 5, &["1"]);
+    let tid = world.submit("segfault", 1, &[]).remove(0);
+    let tasks = world.wait();
+    assert_eq!(count(&tasks, "completed"), 5, "{tasks:?}\n{}", world.log());
+    let crash = tasks.iter().find(|task| task["tid"] == tid.as_str());
+    fails_with(crash.unwrap(), "signal 11", &world);
+    let output = world.app().args(["logs", &tid]).output().unwrap();
+    let log = lines(&output).join("\n");
+    for part in ["it runs again alone", "it runs again in a fresh process"] {
+        assert!(log.contains(part), "{log}");
+    }
+    world.stop();
+}
+
+#[test]
+fn a_routine_that_no_host_has_is_explained() {
+    let mut world = world(&["--hosts", "1"]);
+    let good = world.run("good", &[]);
+    assert_eq!(good["state"], "completed", "{}", world.log());
+    let tid = world.submit("missing", 1, &[]).remove(0);
+    let output = world.app().args(["explain", &tid]).output().unwrap();
+    let reason = lines(&output).join("\n");
+    assert!(reason.contains("missing"), "{reason}");
+    world.stop();
+}
+
+#[test]
+fn a_host_that_something_else_kills_at_first_is_started_again() {
+    let mut world = world_of("killed-once", &["--hosts", "1"]);
+    let good = world.run("good", &[]);
+    assert_eq!(good["state"], "completed", "{good}\n{}", world.log());
+    assert!(world.path("killed").exists());
     world.stop();
 }

@@ -17,6 +17,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 pub(crate) struct World {
     pub(crate) directory: tempfile::TempDir,
+    url: String,
     worker: Option<Child>,
 }
 
@@ -32,10 +33,20 @@ impl World {
     }
 
     pub(crate) fn without_worker() -> Self {
+        let directory = tempfile::tempdir().unwrap();
         Self {
-            directory: tempfile::tempdir().unwrap(),
+            url: format!("sqlite:{}", directory.path().join("work.db").display()),
+            directory,
             worker: None,
         }
+    }
+
+    /// Another worker on the database of a world.
+    pub(crate) fn joining(of: &Self, flags: &[&str]) -> Self {
+        let mut world = Self::without_worker();
+        world.url.clone_from(&of.url);
+        world.start(flags, &[]);
+        world
     }
 
     pub(crate) fn start(&mut self, flags: &[&str], env: &[(&str, &str)]) {
@@ -63,10 +74,7 @@ impl World {
     pub(crate) fn app(&self) -> Command {
         let mut command = Command::new(APP);
         command
-            .env(
-                "QUEUE_URL",
-                format!("sqlite:{}", self.path("work.db").display()),
-            )
+            .env("QUEUE_URL", &self.url)
             .current_dir(self.directory.path());
         command
     }
@@ -126,6 +134,15 @@ impl World {
         descendants(self.worker_pid())
             .into_iter()
             .filter(|pid| command_line(*pid).contains("__host"))
+            .collect()
+    }
+
+    /// The hosts of another program, by a word of their command line.
+    pub(crate) fn hosts_of(&self, word: &str) -> Vec<u32> {
+        let worker = self.worker_pid();
+        descendants(worker)
+            .into_iter()
+            .filter(|pid| *pid != worker && command_line(*pid).contains(word))
             .collect()
     }
 
@@ -211,6 +228,12 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     stat.rsplit(')')
         .next()
         .is_some_and(|rest| !rest.trim_start().starts_with('Z') && !rest.is_empty())
+}
+
+pub(crate) fn parent(of: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{of}/stat")).unwrap();
+    let fields = stat.rsplit(')').next().unwrap();
+    fields.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 pub(crate) fn descendants(of: u32) -> BTreeSet<u32> {

@@ -88,7 +88,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
             100.0,
         ),
     ];
-    if plan.with_wool {
+    if plan.with_peers {
         requirements.extend(wool::bench(
             plan,
             median(one),

@@ -1,20 +1,15 @@
 //! The comparison with Wool, installed from PyPI into a fresh virtual environment.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeMap, fs, process::Command};
 
-use crate::{Plan, stats::Requirement};
+use crate::{Plan, stats::Requirement, venv::install};
 
 /// Calls of the same shape, with Wool.
 const SCRIPT: &str = include_str!("wool.py");
 
 pub(super) fn bench(plan: &Plan, one: f64, many: f64, items: f64) -> Vec<Requirement> {
     let directory = tempfile::tempdir().expect("a directory");
-    let python = install(directory.path());
+    let python = install(directory.path(), &["wool"]);
     // Wool finds a routine by its module name.
     let script = directory.path().join("wool_bench.py");
     fs::write(&script, SCRIPT).expect("a file");
@@ -49,27 +44,4 @@ pub(super) fn bench(plan: &Plan, one: f64, many: f64, items: f64) -> Vec<Require
             1.0,
         ),
     ]
-}
-
-/// Creates a virtual environment with Wool. Returns its Python.
-fn install(directory: &Path) -> PathBuf {
-    let run = |program: &Path, args: &[&str]| {
-        let status = Command::new(program)
-            .args(args)
-            .stdout(std::process::Stdio::null())
-            .status();
-        assert!(
-            status.is_ok_and(|status| status.success()),
-            "{} {args:?}",
-            program.display()
-        );
-    };
-    let venv = directory.join("venv");
-    run(
-        Path::new("python3"),
-        &["-m", "venv", &venv.to_string_lossy()],
-    );
-    let python = venv.join("bin/python");
-    run(&python, &["-m", "pip", "install", "--quiet", "wool"]);
-    python
 }

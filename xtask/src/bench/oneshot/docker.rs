@@ -93,7 +93,7 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
 fn submit_with_warm_pool(samples: usize, flags: &[&str]) -> f64 {
     let project = EngineProject::new(Engine::Sqlite);
     let spawner = project.spawner(&[&POOL, flags].concat());
-    let took = project.submit_to_code_after(samples, || {
+    let took = project.submit_to_code_after("when", samples, || {
         // The last worker exits and is replaced; a start in progress would compete with the task
         // for the processor.
         thread::sleep(Duration::from_millis(50));
@@ -108,7 +108,9 @@ fn submit_with_warm_pool(samples: usize, flags: &[&str]) -> f64 {
 fn submit_without_warm_pool(samples: usize) -> f64 {
     let project = EngineProject::new(Engine::Sqlite);
     let spawner = project.spawner(&[&["--warm-pool", "0"], &CONTAINERS[..]].concat());
-    let took = project.submit_to_code_after(samples, || thread::sleep(Duration::from_millis(100)));
+    let took = project.submit_to_code_after("when", samples, || {
+        thread::sleep(Duration::from_millis(100))
+    });
     assert!(spawner.stop(), "the spawner exits with success");
     took
 }

@@ -22,8 +22,8 @@ use crate::{
 
 pub(super) struct EngineProject {
     pub(super) broker: Arc<dyn Broker>,
-    url: String,
-    _server: Option<Server>,
+    pub(super) url: String,
+    pub(super) server: Option<Server>,
     pub(super) dir: ProjectDir,
 }
 
@@ -69,7 +69,7 @@ impl EngineProject {
         Self {
             broker,
             url,
-            _server: server,
+            server,
             dir,
         }
     }
@@ -190,15 +190,22 @@ impl EngineProject {
         }
     }
 
-    /// The median time from the call of submit to the first instruction of the function, in
-    /// microseconds.
-    pub(super) fn submit_to_code(&self, samples: usize) -> f64 {
+    /// The median time from the call of submit to the first instruction of a routine that returns
+    /// the time, in microseconds.
+    pub(super) fn submit_to_code(&self, routine: &str, samples: usize) -> f64 {
         // Long enough for the pool to fill up again.
-        self.submit_to_code_after(samples, || thread::sleep(Duration::from_millis(15)))
+        self.submit_to_code_after(routine, samples, || {
+            thread::sleep(Duration::from_millis(15))
+        })
     }
 
     /// The same, with an action before each submit.
-    pub(super) fn submit_to_code_after(&self, samples: usize, before: impl Fn()) -> f64 {
+    pub(super) fn submit_to_code_after(
+        &self,
+        routine: &str,
+        samples: usize,
+        before: impl Fn(),
+    ) -> f64 {
         let mut times = Vec::new();
         // The first five are a warm-up that opens connections.
         for n in 0..samples + 5 {
@@ -207,7 +214,7 @@ impl EngineProject {
             let tid = self.dir.wait(async {
                 let stored = self
                     .broker
-                    .submit(vec![call("when")])
+                    .submit(vec![call(routine)])
                     .await
                     .expect("a task can be submitted");
                 self.wait_until_done(stored[0].tid()).await;
@@ -262,7 +269,7 @@ impl EngineProject {
 }
 
 /// `CLOCK_MONOTONIC`, which the functions read too.
-fn clock() -> u64 {
+pub(super) fn clock() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -97,12 +97,12 @@ fn latency(plan: &Plan, engine: Engine) -> Requirement {
     for _ in 0..plan.rounds {
         let project = EngineProject::new(engine);
         let worker = project.worker(&["--concurrency", "2"]);
-        resident.push(project.submit_to_code(samples));
+        resident.push(project.submit_to_code("when", samples));
         drop(worker);
         let project = EngineProject::new(engine);
         let spawner = project.spawner(&["--warm-pool", "4"]);
         project.wait_until_warm(4);
-        warm.push(project.submit_to_code(samples));
+        warm.push(project.submit_to_code("when", samples));
         drop(spawner);
     }
     print_rounds(

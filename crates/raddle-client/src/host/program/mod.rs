@@ -36,6 +36,8 @@ pub(crate) use self::outbox::Outbox;
 
 /// The argument of a program that is started as a host.
 pub const ARGUMENT: &str = "__host";
+/// Tells a host which queues its worker serves, separated by commas.
+pub const QUEUES_VARIABLE: &str = "RADDLE_QUEUES";
 /// The descriptor of the connection to the worker.
 const SOCKET: i32 = 3;
 /// The exit code of a host whose worker is not there, or does not speak the protocol.

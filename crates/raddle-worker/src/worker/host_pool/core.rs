@@ -300,6 +300,13 @@ impl PoolCore {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
+    /// Why hosts do not start, while none is ready.
+    pub(super) fn start_failure(&self) -> Option<&str> {
+        let is_ready = |host: &Host| host.phase == Phase::Ready;
+        (self.start_failures > 0 && !self.closing && !self.hosts.values().any(is_ready))
+            .then_some(self.last_failure.as_str())
+    }
+
     /// Whether nothing is left to wait for after the close.
     pub(super) fn is_closed(&self) -> bool {
         self.closing && self.hosts.is_empty()

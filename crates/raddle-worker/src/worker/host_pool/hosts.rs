@@ -21,7 +21,7 @@ use crate::host::HostProgram;
 const BACKOFF: ExponentialBackoff =
     ExponentialBackoff::new(Duration::from_millis(250), Duration::from_secs(30));
 /// The signal of a kill from outside, and of the kernel when memory runs out.
-const SIGKILL: i32 = 9;
+pub(super) const SIGKILL: i32 = 9;
 
 impl PoolCore {
     /// Starts hosts that are missing, and stops those that are not needed any more.
@@ -98,11 +98,7 @@ impl PoolCore {
 
     /// Returns attempts to the queue that no host can be started for.
     fn give_up_waiting(&mut self) {
-        let is_hopeful = self
-            .hosts
-            .values()
-            .any(|host| matches!(host.phase, Phase::Ready));
-        if self.start_failures == 0 || is_hopeful {
+        if self.start_failure().is_none() {
             return;
         }
         let waiting: Vec<usize> = [&mut self.waiting, &mut self.alone, &mut self.fresh]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use raddle_model::{
-    Tid, TidClock,
+    ExitStatus, Tid, TidClock,
     host::{FromHost, HostHello, PROTOCOL},
     title,
 };
@@ -15,6 +15,7 @@ use tokio::{
 
 use super::{
     core::HostEvent,
+    hosts::SIGKILL,
     process::{HostContext, HostNews, NEWS, run_host},
 };
 use crate::{host::HostOptions, worker::options::secret_variables};
@@ -24,8 +25,22 @@ const PROBE: &str = "RADDLE_PROBE";
 /// How much of what a host printed is in the reason why it does not start.
 const SHOWN: usize = 2000;
 
+/// How often a host is started that something else kills.
+const TRIES: u32 = 3;
+
 /// Starts a host and returns its hello. The host is killed.
 pub async fn probe(options: &HostOptions) -> Result<HostHello, String> {
+    let mut tries = 1;
+    loop {
+        let mut was_killed = false;
+        match probe_once(options, &mut was_killed).await {
+            Err(_) if was_killed && tries < TRIES => tries += 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn probe_once(options: &HostOptions, was_killed: &mut bool) -> Result<HostHello, String> {
     let lease = LeaseDeadlinePage::new().map_err(|error| error.to_string())?;
     let worker: Tid = TidClock::resume(0).next(0);
     let context = HostContext {
@@ -70,6 +85,8 @@ pub async fn probe(options: &HostOptions) -> Result<HostHello, String> {
             }
             HostNews::Event(HostEvent::Broken { reason, .. }) => break Err(reason),
             HostNews::Event(HostEvent::Exited { exit, .. }) => {
+                *was_killed =
+                    exit == ExitStatus::Killed || exit == ExitStatus::Signal { signal: SIGKILL };
                 break Err(format!("it ended: {exit}"));
             }
             HostNews::Output {

@@ -1,9 +1,18 @@
 //! The loop of a pool of hosts: takes orders of the worker and news of hosts, asks `core`, acts.
 
-use std::{collections::HashMap, fs, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use raddle_broker::LeasedTask;
-use raddle_model::title;
+use raddle_client::orphan_processes::kill_hosts_of_earlier_attempts;
+use raddle_model::{attempt_input::WORKER_VARIABLE, title};
 use raddle_runner::{OutputChannel, RunnerCommand, RunnerOptions};
 use tokio::{
     sync::mpsc,
@@ -17,7 +26,7 @@ use super::{
     side::{SideMessage, Sides},
 };
 use crate::{
-    host::HostOptions,
+    host::{HostOptions, QUEUES_VARIABLE, report_start_failure},
     worker::{
         event::WorkerLoopEvent,
         options::secret_variables,
@@ -28,6 +37,8 @@ use crate::{
 /// The worker's handle on the hosts of one program.
 pub(in crate::worker) struct HostPool {
     commands: mpsc::UnboundedSender<HostEvent>,
+    /// Whether its hosts do not start at present.
+    is_failing: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
 
@@ -58,10 +69,20 @@ impl HostPool {
                 removed_variables: secret_variables(),
             },
             worker,
-            env: context.options.env.clone().into_iter().collect(),
+            env: context
+                .options
+                .env
+                .clone()
+                .into_iter()
+                .chain([
+                    (QUEUES_VARIABLE.to_owned(), context.options.queues.join(",")),
+                    (WORKER_VARIABLE.to_owned(), worker.to_string()),
+                ])
+                .collect(),
             options: Arc::clone(&options),
             lease: Arc::clone(&context.attempt_id),
         };
+        let is_failing = Arc::<AtomicBool>::default();
         let service = PoolService {
             core: PoolCore::new(HostOptions::clone(&options), grace),
             began: Instant::now(),
@@ -71,13 +92,26 @@ impl HostPool {
             pids: HashMap::new(),
             processes: JoinSet::new(),
             fresh: HashMap::new(),
+            held: HashMap::new(),
+            searches: JoinSet::new(),
             outgoing: HashMap::new(),
+            is_failing: Arc::clone(&is_failing),
+            failure: None,
             context,
             events,
             news,
         };
         let task = tokio::spawn(service.run(queue, heard));
-        Self { commands, task }
+        Self {
+            commands,
+            is_failing,
+            task,
+        }
+    }
+
+    /// Whether its hosts do not start at present.
+    pub(in crate::worker) fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Relaxed)
     }
 
     /// Runs an attempt in one of the hosts.
@@ -110,8 +144,14 @@ struct PoolService {
     processes: JoinSet<()>,
     /// Runners of attempts that are run in fresh processes because they crash hosts.
     fresh: HashMap<usize, Slot>,
+    /// Later attempts that begin when nothing is left of the earlier ones, with orders for them.
+    held: HashMap<usize, (Box<LeasedTask>, Vec<RunnerCommand>)>,
+    searches: JoinSet<usize>,
     /// The messages to hosts, collected over one turn.
     outgoing: HashMap<HostId, Vec<u8>>,
+    is_failing: Arc<AtomicBool>,
+    /// Why its hosts do not start, as it was reported last.
+    failure: Option<String>,
     news: mpsc::Sender<HostNews>,
 }
 
@@ -134,6 +174,11 @@ impl PoolService {
                     }
                 },
                 Some(news) = heard.recv() => self.take_news(news),
+                Some(searched) = self.searches.join_next() => {
+                    if let Ok(slot) = searched {
+                        self.begin_held(slot);
+                    }
+                }
                 () = async { sleep_until(wake.expect("polled only when there is one")).await }, if wake.is_some() => {
                     self.turn(HostEvent::Time);
                 }
@@ -146,6 +191,7 @@ impl PoolService {
                 self.take(command);
             }
             self.flush();
+            self.publish_failure();
             while self.processes.try_join_next().is_some() {}
         }
         self.hosts.clear();
@@ -155,7 +201,56 @@ impl PoolService {
         }
     }
 
+    /// Makes it known whether hosts start, and why not.
+    fn publish_failure(&mut self) {
+        let failure = self.core.start_failure();
+        if self.is_failing.swap(failure.is_some(), Ordering::Relaxed) != failure.is_some() {
+            let _ = self.events.send(WorkerLoopEvent::HostsChanged);
+        }
+        if failure.is_none() || failure == self.failure.as_deref() {
+            return;
+        }
+        self.failure = failure.map(str::to_owned);
+        let reason = self.failure.clone().unwrap_or_default();
+        let options = &self.context.options;
+        let owner = options.parent.unwrap_or(self.host.worker);
+        let (broker, queues) = (Arc::clone(&self.context.broker), options.queues.clone());
+        tokio::spawn(async move {
+            if let Err(error) = report_start_failure(&*broker, owner, &queues, &reason).await {
+                tracing::warn!(%error, "the failure of a host could not be stored");
+            }
+        });
+    }
+
+    /// Takes an event of the worker. The first attempt of a task begins at once.
     fn take(&mut self, command: HostEvent) {
+        match command {
+            HostEvent::Run { slot, claim } if claim.attempt_id.attempt > 1 => {
+                let (broker, attempt_id) = (Arc::clone(&self.context.broker), claim.attempt_id);
+                self.held.insert(slot, (claim, Vec::new()));
+                self.searches.spawn(async move {
+                    kill_hosts_of_earlier_attempts(&*broker, attempt_id).await;
+                    slot
+                });
+            }
+            HostEvent::Order { slot, order } if self.held.contains_key(&slot) => {
+                let held = self.held.get_mut(&slot).expect("it is there");
+                held.1.push(order);
+            }
+            command => self.begin(command),
+        }
+    }
+
+    fn begin_held(&mut self, slot: usize) {
+        if let Some((claim, orders)) = self.held.remove(&slot) {
+            self.begin(HostEvent::Run { slot, claim });
+            for order in orders {
+                self.begin(HostEvent::Order { slot, order });
+            }
+        }
+    }
+
+    fn begin(&mut self, command: HostEvent) {
         if let HostEvent::Run { slot, claim } = &command {
             let timeout = self.context.options.time_limits.timeout_of(&claim.spec);
             self.core.set_timeout(*slot, timeout);
@@ -194,7 +289,11 @@ impl PoolService {
         }
         let (text, name) = (String::from_utf8_lossy(&bytes), &self.host.options.name);
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
-            tracing::info!(host = %name, number = host, "{line}");
+            // Errors, and the stack that a blocked host prints, must be seen without -v.
+            match stream {
+                OutputChannel::Stderr => tracing::warn!(host = %name, number = host, "{line}"),
+                _ => tracing::info!(host = %name, number = host, "{line}"),
+            }
         }
     }
 

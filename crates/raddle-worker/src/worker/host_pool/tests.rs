@@ -330,3 +330,75 @@ fn a_blocked_loop_is_replaced_and_an_idle_host_is_left_alone() {
     pool.wait(SECOND);
     assert_eq!(pool.take().killed, [1]);
 }
+
+#[test]
+fn a_host_that_breaks_the_order_of_messages_is_killed() {
+    let hello = || {
+        FromHost::Hello(HostHello {
+            protocol: PROTOCOL,
+            language: String::new(),
+            routines: ["nap", "plain"]
+                .map(|name| (name.to_owned(), HostRoutine::default()))
+                .into(),
+            concurrency: None,
+            threads: None,
+            encodings: Vec::new(),
+        })
+    };
+    for messages in [
+        vec![FromHost::Ready {}],
+        vec![hello(), hello()],
+        vec![hello(), FromHost::Ack(AttemptRef { id: 1 })],
+        vec![hello(), FromHost::Result(AttemptRef { id: 1 })],
+        vec![
+            hello(),
+            FromHost::Ready {},
+            FromHost::Item(AttemptRef { id: 1 }),
+        ],
+    ] {
+        let mut pool = Pool::new(|_| {});
+        let shown = format!("{messages:?}");
+        for message in messages {
+            pool.say(1, message);
+        }
+        assert_eq!(pool.take().killed, [1], "{shown}");
+    }
+}
+
+#[test]
+fn a_host_without_a_routine_of_the_others_is_killed() {
+    let mut pool = Pool::new(|_| {});
+    let hello = HostHello {
+        protocol: PROTOCOL,
+        language: String::new(),
+        routines: [("nap".to_owned(), HostRoutine::default())].into(),
+        concurrency: None,
+        threads: None,
+        encodings: Vec::new(),
+    };
+    pool.say(1, FromHost::Hello(hello));
+    assert_eq!(pool.take().killed, [1]);
+}
+
+#[test]
+fn a_failed_start_is_known_until_a_host_is_ready() {
+    let mut pool = Pool::new(|_| {});
+    assert_eq!(pool.core.start_failure(), None);
+    pool.die(1, 6);
+    assert!(pool.core.start_failure().unwrap().contains("signal 6"));
+    pool.wait(SECOND);
+    pool.ready(2);
+    assert_eq!(pool.core.start_failure(), None);
+}
+
+#[test]
+fn an_old_host_is_replaced() {
+    let mut pool = Pool::new(|options| options.max_age = Some(100 * SECOND));
+    pool.ready(1);
+    pool.wait(79 * SECOND);
+    assert_eq!(pool.take().spawned, [1], "not before a fifth of its age");
+    pool.wait(21 * SECOND);
+    assert_eq!(pool.take().spawned, [2]);
+    pool.ready(2);
+    assert_eq!(pool.take().stopped, [1]);
+}

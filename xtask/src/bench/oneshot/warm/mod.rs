@@ -1,5 +1,8 @@
 //! Shared routine tasks in hosts, against claim + finish of the same engine without any process.
 
+mod kills;
+mod peers;
+
 use std::{
     thread,
     time::{Duration, Instant},
@@ -12,8 +15,9 @@ use serde_json::json;
 use super::{Engine, engine_project::EngineProject};
 use crate::{
     Plan,
-    idle::pss_mb,
+    idle::{cpu_nanos, pss_mb},
     queue::{claim_and_finish_all, enqueue, register},
+    redis::wake_up,
     stats::{Requirement, median, print_rounds, rate, ratio},
 };
 
@@ -43,8 +47,9 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
         let (mut floor, mut warm, mut recycled) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..plan.rounds {
             floor.push(claim_and_finish(engine, tasks));
-            warm.push(run_noops(engine, tasks, &[]));
-            recycled.push(run_noops(engine, tasks, &["--host-max-tasks", "1000"]));
+            warm.push(run_noops(&EngineProject::new(engine), tasks, &[]));
+            let project = EngineProject::new(engine);
+            recycled.push(run_noops(&project, tasks, &["--host-max-tasks", "1000"]));
         }
         print_rounds(&format!("claim + finish, {name}"), "/s", &floor);
         print_rounds(&format!("shared tasks, two hosts, {name}"), "/s", &warm);
@@ -59,6 +64,16 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
             ratio(&recycled, &warm),
             0.9,
         ));
+        if engine == Engine::Redis {
+            requirements.push(Requirement::at_least(
+                "shared tasks a second, Redis",
+                median(&warm),
+                20_000.0,
+            ));
+        }
+    }
+    for engine in [Engine::Sqlite, Engine::Redis] {
+        requirements.push(latency(plan, engine));
     }
     let (mut seconds, mut memory) = (Vec::new(), Vec::new());
     for _ in 0..plan.rounds {
@@ -78,7 +93,69 @@ pub(crate) fn bench(plan: &Plan) -> Vec<Requirement> {
         median(&memory),
         40.0,
     ));
+    requirements.push(idle(plan));
+    requirements.push(kills::bench(plan));
+    if plan.with_peers {
+        requirements.extend(peers::bench(plan));
+    }
     requirements
+}
+
+/// From the call of submit to the first instruction of a routine in a host, against the wake-up of
+/// a claim that waits.
+fn latency(plan: &Plan, engine: Engine) -> Requirement {
+    let samples = if plan.quick { 50 } else { 200 };
+    let (mut woken, mut begun) = (Vec::new(), Vec::new());
+    for _ in 0..plan.rounds {
+        let project = EngineProject::new(engine);
+        woken.push(wake_up(&project.dir, &project.url, &*project.broker));
+        let project = EngineProject::new(engine);
+        let worker = project.worker(&["--hosts", "2"]);
+        submit(&project, "noop", 1, &[]);
+        project.wait_until_completed(1);
+        begun.push(project.submit_to_code("when-shared", samples));
+        drop(worker);
+    }
+    print_rounds(
+        &format!("submit to claim, worker waiting, {engine:?}, p50"),
+        "us",
+        &woken,
+    );
+    print_rounds(
+        &format!("submit to user code in a host, {engine:?}, p50"),
+        "us",
+        &begun,
+    );
+    let name = match engine {
+        Engine::Sqlite => "submit to user code in a host, of the wake-up of a claim, SQLite",
+        Engine::Redis => "submit to user code in a host, of the wake-up of a claim, Redis",
+    };
+    Requirement::at_most(name, ratio(&begun, &woken), 1.3)
+}
+
+/// The CPU time of an idle worker with its two hosts and their runners.
+fn idle(plan: &Plan) -> Requirement {
+    let seconds = if plan.quick { 5 } else { 30 };
+    let project = EngineProject::new(Engine::Sqlite);
+    let worker = project.worker(&["--hosts", "2"]);
+    submit(&project, "noop", 100, &[]);
+    project.wait_until_completed(100);
+    thread::sleep(Duration::from_secs(1));
+    let processes = tree(worker.pid());
+    let used = || processes.iter().map(|pid| cpu_nanos(*pid)).sum::<u64>();
+    let before = used();
+    thread::sleep(Duration::from_secs(seconds));
+    let millis = used().saturating_sub(before) as f64 / 1e6;
+    let memory: f64 = processes.iter().map(|pid| pss_mb(*pid)).sum();
+    println!(
+        "idle worker with two hosts: {} processes, {memory:.1} MB (PSS), {millis:.1} ms of CPU in {seconds} s",
+        processes.len()
+    );
+    Requirement::at_most(
+        "idle worker with two hosts, % of a core",
+        millis / (seconds as f64 * 1e3) * 100.0,
+        0.1,
+    )
 }
 
 fn submit(project: &EngineProject, routine: &str, tasks: usize, args: &[serde_json::Value]) {
@@ -119,13 +196,12 @@ fn claim_and_finish(engine: Engine, tasks: usize) -> f64 {
 }
 
 /// Tasks a second through a worker with two hosts, once it has got going.
-fn run_noops(engine: Engine, tasks: usize, flags: &[&str]) -> f64 {
-    let project = EngineProject::new(engine);
-    submit(&project, "noop", tasks, &[]);
+fn run_noops(project: &EngineProject, tasks: usize, flags: &[&str]) -> f64 {
+    submit(project, "noop", tasks, &[]);
     let worker = project.worker(&[&["--hosts", "2"], flags].concat());
     let deadline = Instant::now() + Duration::from_secs(300);
     let wait_for = |least: usize| loop {
-        let done = completed(&project);
+        let done = completed(project);
         if done >= least {
             return (done, Instant::now());
         }
