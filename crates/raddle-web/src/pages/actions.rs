@@ -208,6 +208,34 @@ pub(super) async fn on_worker(
     })
 }
 
+pub(super) async fn on_queue(
+    State(state): State<AppState>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response> {
+    let sent = Sent::read(state, caller, request).await?;
+    let queue = sent.get("queue");
+    let (is_paused, said) = match sent.get("action") {
+        "pause" => (true, "is paused"),
+        "resume" => (false, "goes on"),
+        _ => return Err(Problem::bad_request("choose an action")),
+    };
+    let back = format!("/queues/{}", encode(queue));
+    let note = AuditNote {
+        selection: Some(queue.into()),
+        ..AuditNote::default()
+    };
+    let changed = sent
+        .cx
+        .broker()
+        .set_queue_paused(queue.into(), is_paused)
+        .await;
+    Ok(match changed {
+        Ok(_) => sent.done(&back, &format!("{queue} {said}"), note),
+        Err(error) => sent.failed(&back, &error.into()),
+    })
+}
+
 pub(super) async fn on_group(
     State(state): State<AppState>,
     Extension(caller): Extension<Caller>,

@@ -7,10 +7,10 @@ use raddle_view::queues::{QueueList, QueueState, StuckTasks};
 
 use super::{
     context::{Context, encode, shell},
-    model::{Block, Cell, Content, Empty, Notice, Screen, Stat, Table, number},
+    model::{Action, Block, Cell, Content, Empty, Notice, Screen, Stat, Table, number},
     tasks::{name_cell, state_cell},
 };
-use crate::problem::Result;
+use crate::{auth::Right, problem::Result};
 
 /// How many of its tasks are shown.
 const SHOWN: u32 = 20;
@@ -108,6 +108,23 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Screen> {
         .into_iter()
         .find(|queue| queue.queue == name)
         .unwrap_or_default();
+    let summary = cx.broker().summary().await?;
+    let is_paused = summary
+        .queues
+        .get(name)
+        .is_some_and(|queue| queue.is_paused);
+    let (state, verb, label) = match is_paused {
+        true => (
+            Cell::badge("paused: no task is taken from it", "paused", "off"),
+            "resume",
+            "Resume",
+        ),
+        false => (Cell::soft("Queue of tasks"), "pause", "Pause"),
+    };
+    let action = Action {
+        fields: vec![("action", verb.into()), ("queue", name.into())],
+        ..cx.action(label, "/queues/act", Right::Control)
+    };
     let stat = |label: &str, n: u64| Stat {
         label: label.into(),
         value: number(n),
@@ -172,7 +189,8 @@ pub(super) async fn show(cx: &Context, name: &str) -> Result<Screen> {
     Ok(Screen {
         title: name.into(),
         section: "/queues",
-        subtitle: vec![Cell::soft("Queue of tasks")],
+        subtitle: vec![state],
+        actions: vec![action],
         blocks,
         commands: vec![
             format!("raddle queue stats {}", shell(name)),

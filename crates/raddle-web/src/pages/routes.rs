@@ -73,6 +73,12 @@ pub(crate) const ROUTES: &[Route] = &[
         || post(actions::on_worker),
     ),
     action(
+        "/queues/act",
+        Access::Needs(Control),
+        "Pauses or resumes a queue",
+        || post(actions::on_queue),
+    ),
+    action(
         "/groups/act",
         Access::Needs(Scale),
         "Turns a group on or off, or scales it",

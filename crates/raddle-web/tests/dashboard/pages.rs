@@ -249,6 +249,16 @@ fn forms_act_on_what_they_name_and_lead_back() {
             reply.status
         );
     }
+    let waits = site.submit(crate::site::spec("held", "mail", &["true"]));
+    post(site.address, "/queues/act", "action=pause&queue=mail");
+    assert!(get(&site, "/queues/mail").body.contains("paused: no task"));
+    assert!(
+        get(&site, &format!("/tasks/{waits}"))
+            .body
+            .contains("paused")
+    );
+    post(site.address, "/queues/act", "action=resume&queue=mail");
+    assert!(!get(&site, "/queues/mail").body.contains("paused: no task"));
     // A link in a form leads to no other site.
     let away = post(
         site.address,
