@@ -114,7 +114,7 @@ impl Request {
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> Self {
+    pub(super) fn parse(bytes: &[u8]) -> Self {
         let end = bytes
             .windows(4)
             .position(|four| four == b"\r\n\r\n")

@@ -6,4 +6,5 @@ mod hostile;
 mod lifecycle;
 mod roles;
 mod sign_in;
+mod tls;
 mod world;
