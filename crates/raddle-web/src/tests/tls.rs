@@ -18,6 +18,19 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::{client::Answer, world::OWNER};
 use crate::{Acceptor, App, Options, SignIn, TlsFileError, WebServer, auth::hash_token};
 
+/// As OpenSSL writes it, in lines of 64 characters.
+fn to_pem(label: &str, der: &[u8]) -> String {
+    let text = data_encoding::BASE64.encode(der);
+    let lines: Vec<&str> = (0..text.len())
+        .step_by(64)
+        .map(|at| &text[at..text.len().min(at + 64)])
+        .collect();
+    format!(
+        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+        lines.join("\n")
+    )
+}
+
 async fn connect_tls(
     port: u16,
     root: &CertificateDer<'static>,
@@ -45,8 +58,12 @@ async fn browsers_get_http_2_and_a_secure_cookie() {
         directory.path().join("cert.pem"),
         directory.path().join("key.pem"),
     );
-    fs::write(&certificate, made.cert.pem()).unwrap();
-    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    fs::write(&certificate, to_pem("CERTIFICATE", made.cert.der())).unwrap();
+    fs::write(
+        &key,
+        to_pem("PRIVATE KEY", &made.signing_key.serialize_der()),
+    )
+    .unwrap();
     assert!(matches!(
         Acceptor::from_files(&certificate, &directory.path().join("absent")),
         Err(TlsFileError::Unreadable { .. })
