@@ -156,7 +156,8 @@ fn a_third_request_kills_at_once() {
         said.contains("process=\"a\"") && said.contains(&format!("raddle-{}", &tid[9..])),
         "{said}"
     );
-    assert_eq!(world.processes(), []);
+    // A killed process takes its children with it, which takes a moment on a loaded machine.
+    wait_until("no process is left", || world.processes().is_empty());
     world.raddle(["requeue-orphans"]).ok();
     wait_until("it goes back", || world.task(&tid)["state"] == "created");
 }
