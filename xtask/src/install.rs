@@ -52,10 +52,10 @@ const PROGRAMS: [(&str, &str); 42] = [
     ("redis-cli", "redis-tools"),
     ("sqlite3", "sqlite3"),
     ("strace", "strace"),
-    // The terminal of the tests of `raddle top`.
-    ("tmux", "tmux"),
     // Only for the check of units; no unit is started.
     ("systemd-analyze", "systemd"),
+    // The terminal of the tests of `raddle top`.
+    ("tmux", "tmux"),
     ("nsenter", "util-linux"),
     ("setpriv", "util-linux"),
     ("setsid", "util-linux"),

@@ -6,7 +6,7 @@ function liveStream(base, send) {
     if (!session) return;
     const body = new URLSearchParams(screens.map(s => ['screen', s]));
     const answer = await fetch(base + '/live/' + session, { method: 'POST', body }).catch(() => 0);
-    if (answer && answer.status === 404) open();
+    if (answer && answer.status === 404) setTimeout(open, 2000);
   };
   const open = () => {
     if (source) source.close();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request},
+    http::Uri,
     middleware,
 };
 use raddle_broker::Broker;
@@ -61,7 +62,10 @@ impl App {
                 let at_root = tower::service_fn(move |mut request: Request| {
                     let query = request.uri().query().map(|query| format!("/?{query}"));
                     let path = query.as_deref().unwrap_or("/");
-                    *request.uri_mut() = path.parse().unwrap_or_default();
+                    // Over HTTP/2 the URI names the host, too.
+                    let mut parts = request.uri().clone().into_parts();
+                    parts.path_and_query = path.parse().ok();
+                    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
                     root.clone().oneshot(request)
                 });
                 Router::new()

@@ -7,9 +7,9 @@ use std::{
 
 use axum::{
     extract::{OriginalUri, Request, State},
-    http::Method,
+    http::{Method, StatusCode},
     middleware::Next,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
 use raddle_model::QueueName;
@@ -67,6 +67,14 @@ pub(crate) async fn record(
     if request.method().is_safe() {
         return next.run(request).await;
     }
+    // In a task of its own: a client that hangs up ends neither the request nor its entry.
+    match tokio::spawn(run_recorded(state, request, next)).await {
+        Ok(response) => response,
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn run_recorded(state: AppState, request: Request, next: Next) -> Response {
     let path = match request.extensions().get::<OriginalUri>() {
         Some(OriginalUri(uri)) => uri.path().to_owned(),
         None => request.uri().path().to_owned(),

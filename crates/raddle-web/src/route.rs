@@ -28,6 +28,8 @@ pub(crate) struct Route {
     pub(crate) returns: &'static str,
     /// Whether a request can wait for a change, and its answer has an `ETag`.
     pub(crate) is_held: bool,
+    /// Whether the route changes nothing that is stored, whatever its method.
+    pub(crate) is_transient: bool,
     handler: fn() -> MethodRouter<AppState>,
 }
 
@@ -110,6 +112,7 @@ impl Route {
             body: None,
             returns: "",
             is_held: false,
+            is_transient: false,
             handler,
         }
     }
@@ -152,6 +155,12 @@ impl Route {
         self
     }
 
+    /// Keeps the route in read-only mode: it changes nothing that is stored.
+    pub(crate) const fn transient(mut self) -> Self {
+        self.is_transient = true;
+        self
+    }
+
     /// The documented parameters of the query string.
     pub(crate) fn all_parameters(&self) -> impl Iterator<Item = &'static Parameter> {
         let held = if self.is_held { HELD } else { &[] };
@@ -164,7 +173,12 @@ impl Route {
         self
     }
 
-    /// Whether the route changes something.
+    /// Whether the route has no place in read-only mode.
+    pub(crate) fn changes_data(&self) -> bool {
+        self.is_unsafe() && self.access != Access::Open && !self.is_transient
+    }
+
+    /// Whether requests may change something, so that their origin matters.
     pub(crate) fn is_unsafe(&self) -> bool {
         self.verb != Verb::Get
     }
@@ -174,9 +188,7 @@ impl Route {
 pub(crate) fn router(state: &AppState, base: &str, routes: &'static [Route]) -> Router<AppState> {
     routes
         .iter()
-        .filter(|route| {
-            !(state.options.is_read_only && route.is_unsafe() && route.access != Access::Open)
-        })
+        .filter(|route| !(state.options.is_read_only && route.changes_data()))
         .fold(Router::new(), |router, route| {
             let checks = middleware::from_fn_with_state((state.clone(), route), authorize);
             let handler = (route.handler)();

@@ -27,7 +27,7 @@ use crate::{
 
 /// The queue that a text names. The queues with tokens and codes are not for this interface, and
 /// the audit trail is for those with the right to it.
-pub(super) async fn resolve_queue(
+pub(crate) async fn resolve_queue(
     state: &AppState,
     caller: &Caller,
     name: &str,
@@ -112,7 +112,7 @@ pub(super) async fn write(
 }
 
 /// The right that a message to this queue needs besides, because it runs a task or controls one.
-fn right_to_write(queue: &QueueName) -> Option<Right> {
+pub(crate) fn right_to_write(queue: &QueueName) -> Option<Right> {
     use raddle_model::queue_name::{ManagerQueue, SystemQueue, TaskQueue};
     match (queue, queue.desk()) {
         (_, Some((_, ManagerQueue::Requests))) | (QueueName::Task(_, TaskQueue::Inbox), _) => {

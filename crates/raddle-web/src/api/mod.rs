@@ -7,7 +7,7 @@ pub(crate) mod extract;
 mod groups;
 mod hold;
 mod info;
-mod messages;
+pub(crate) mod messages;
 pub(crate) mod openapi;
 pub(crate) mod operations;
 mod output;

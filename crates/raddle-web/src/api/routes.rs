@@ -145,13 +145,13 @@ pub(crate) const ROUTES: &[Route] = &[
     Route::api(Put, "/schedules/{name}", Needs(Submit), "Adds or replaces a schedule", || put(schedules::put))
         .body("A schedule, as in `raddle schedule add --file`. `If-Match` names the `version` that is replaced")
         .returns("As `raddle schedule add --json`"),
-    Route::api(Verb::Delete, "/schedules/{name}", Needs(Control), "Removes a schedule", || delete(schedules::remove))
+    Route::api(Verb::Delete, "/schedules/{name}", Needs(Submit), "Removes a schedule", || delete(schedules::remove))
         .returns("As `raddle schedule remove --json`"),
     Route::api(Post, "/schedules/{name}/pause", Needs(Control), "Pauses a schedule", || post(schedules::pause))
         .returns("As `raddle schedule pause --json`"),
     Route::api(Post, "/schedules/{name}/resume", Needs(Control), "Resumes a schedule", || post(schedules::resume))
         .returns("As `raddle schedule resume --json`"),
-    Route::api(Post, "/schedules/{name}/run-now", Needs(Control), "Submits the task of a schedule now", || post(schedules::run_now))
+    Route::api(Post, "/schedules/{name}/run-now", Needs(Submit), "Submits the task of a schedule now", || post(schedules::run_now))
         .returns("As `raddle schedule run-now --json`"),
     Route::api(Get, "/messages", Needs(SeeData), "Queues with messages", || get(messages::list))
         .held()

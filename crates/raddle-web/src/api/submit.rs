@@ -150,10 +150,11 @@ async fn submit_once(
         body: text(&claim),
     };
     let known = read_keys(state, &queue).await?;
-    let others = known
-        .iter()
-        .filter(|(message, record)| record.key == key && message.id < own.id);
-    // The oldest claim wins.
+    let others = known.iter().filter(|(message, record)| {
+        record.key == key && message.id != own.id && (message.id < own.id || record.tids.is_some())
+    });
+    // The oldest claim wins, and a record of stored tasks is younger than the claim that it has
+    // replaced.
     let first = others.map(|(_, record)| record).next().cloned();
     let take = |messages: Vec<Message>| MessageTransaction {
         queue: queue.clone(),
@@ -177,9 +178,17 @@ async fn submit_once(
                 ..claim.clone()
             }),
         }],
-        ..take(vec![own])
+        ..take(vec![own.clone()])
     };
-    let Some(submitted) = broker.apply_transaction(tasks_of).await? else {
+    let stored = match broker.apply_transaction(tasks_of).await {
+        Ok(stored) => stored,
+        Err(error) => {
+            // Nothing is stored: the next request with this key must not wait for the claim.
+            broker.apply_transaction(take(vec![own])).await?;
+            return Err(error.into());
+        }
+    };
+    let Some(submitted) = stored else {
         // It took longer than a claim holds.
         return Err(under_way());
     };

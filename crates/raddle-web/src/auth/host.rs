@@ -89,7 +89,7 @@ fn is_loopback(name: &str) -> bool {
 }
 
 /// Splits a host into its name and its port.
-fn split(host: &str) -> Option<(&str, Option<u16>)> {
+pub(super) fn split(host: &str) -> Option<(&str, Option<u16>)> {
     let end = host.find(']').map_or(0, |end| end + 1);
     let (name, port) = match host[end..].find(':') {
         Some(colon) => (

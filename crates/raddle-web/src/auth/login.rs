@@ -2,7 +2,7 @@
 
 use axum::{
     Form, Json, RequestExt,
-    extract::{FromRequest, Query, Request, State},
+    extract::{DefaultBodyLimit, FromRequest, Query, Request, State},
     http::{
         HeaderMap, HeaderValue, StatusCode,
         header::{CONTENT_TYPE, LOCATION, SET_COOKIE},
@@ -26,6 +26,9 @@ use crate::{
     state::AppState,
 };
 
+/// The largest body of a sign-in, which needs no credential.
+const MAX_CREDENTIALS: usize = 16 << 10;
+
 /// The routes of sign-in.
 pub(crate) const ROUTES: &[Route] = &[
     Route::page(
@@ -44,7 +47,7 @@ pub(crate) const ROUTES: &[Route] = &[
         "/login",
         Access::Open,
         "Signs in: sets the cookie",
-        || post(sign_in),
+        || post(sign_in).layer(DefaultBodyLimit::max(MAX_CREDENTIALS)),
     )
     .face(Face::Either)
     .body("`token` or `code`, and `to`, as a form or as JSON"),
@@ -55,7 +58,8 @@ pub(crate) const ROUTES: &[Route] = &[
         "Signs out: removes the cookie",
         || post(sign_out),
     )
-    .face(Face::Either),
+    .face(Face::Either)
+    .transient(),
 ];
 
 /// The credentials of a sign-in.

@@ -6,7 +6,7 @@
 
 use axum::http::{HeaderMap, StatusCode, header::ORIGIN};
 
-use super::host::{host_of, is_allowed};
+use super::host::{host_of, split};
 use crate::{
     Options,
     problem::{Problem, Result},
@@ -55,16 +55,16 @@ fn is_own_origin(options: &Options, headers: &HeaderMap, origin: &str) -> bool {
             .map(str::to_owned)
             .unwrap_or(authority)
     };
-    let is_host = host_of(headers).is_some_and(|host| bare(host) == bare(authority));
-    // A proxy may put its own address into `Host`; the browser sees the listed name.
-    let is_listed = options.allowed_hosts.iter().any(|allowed| allowed != "*")
-        && is_allowed(
-            &Options {
-                port: Some(0),
-                ..options.clone()
-            },
-            authority,
-        );
+    let host = host_of(headers);
+    let is_host = host.is_some_and(|host| bare(host) == bare(authority));
+    let name = |authority: &str| split(authority).map(|(name, _)| name.to_ascii_lowercase());
+    // A proxy may put its own address into `Host`; the browser sees the listed name. Cookies know
+    // no ports: where the names are the same, only a port that is listed is ours.
+    let is_same_name = host.is_some_and(|host| name(host) == name(authority));
+    let is_listed = options.allowed_hosts.iter().any(|allowed| {
+        let has_port = split(allowed).is_some_and(|(_, port)| port.is_some());
+        bare(allowed) == bare(authority) && (!is_same_name || has_port)
+    });
     is_host || is_listed
 }
 
@@ -118,5 +118,17 @@ mod tests {
         let own = ("origin", "http://127.0.0.1:9460");
         assert!(is_refused(&[host, own, ("sec-fetch-site", "same-site")]));
         assert!(is_refused(&[host]));
+    }
+
+    /// Cookies know no ports: a page of another server of the listed name would bring ours.
+    #[test]
+    fn another_port_of_a_listed_name_is_another_server() {
+        let host = ("host", "front.example:9460");
+        assert!(!is_refused(&[
+            host,
+            ("origin", "http://front.example:9460")
+        ]));
+        assert!(is_refused(&[host, ("origin", "http://front.example:8080")]));
+        assert!(is_refused(&[host, ("origin", "http://front.example")]));
     }
 }

@@ -22,6 +22,8 @@ const IDLE: Duration = Duration::from_secs(2);
 const TAIL_WAIT: Duration = Duration::from_secs(15);
 /// How long the tail pauses after an error of the broker.
 const RETRY: Duration = Duration::from_secs(1);
+/// The longest rendering of a topic: one page must not hold up the others.
+const RENDER: Duration = Duration::from_secs(2);
 /// How many frames wait for a slow client. A client that is further behind reloads its parts.
 const QUEUE: usize = 256;
 /// How many events one read of the tail takes.
@@ -148,12 +150,25 @@ impl Drop for Subscription {
 
 /// Follows the log and renders topics, as long as there are sessions.
 async fn run(state: AppState) {
+    // A panic in a page must not end live updates for good: the next session starts them again.
+    let _running = Running(state.clone());
     let tail = tail(&state);
     let frames = send_frames(&state);
     tokio::select! {
         () = tail => {}
         () = frames => {}
         () = state.stopping() => state.live.lock().runs = false,
+    }
+}
+
+/// Notes that nothing follows the log any more after a panic.
+struct Running(AppState);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.live.lock().runs = false;
+        }
     }
 }
 
@@ -210,16 +225,16 @@ async fn send_frames(state: &AppState) {
             (inner.at, topics)
         };
         for (key, caller) in topics {
-            let rendered = render(state, &caller, &key.screen).await;
+            let rendered = timeout(RENDER, render(state, &caller, &key.screen)).await;
             let mut inner = state.live.lock();
             let inner = &mut *inner;
             let Some(topic) = inner.topics.get_mut(&key) else {
                 continue;
             };
             let frames = match rendered {
-                Ok(rendered) => topic.advance(&key.screen, rendered),
+                Ok(Ok(rendered)) => topic.advance(&key.screen, rendered),
                 // The subject of the page is gone, or the broker does not answer: a reload says which.
-                Err(_) => {
+                Ok(Err(_)) | Err(_) => {
                     topic.forget();
                     Vec::new()
                 }

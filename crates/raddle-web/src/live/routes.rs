@@ -47,7 +47,8 @@ pub(crate) const ROUTES: &[Route] = &[
         "Says which screens a stream is for",
         || post(show),
     )
-    .body("`screen`, repeated: path and query string of a page"),
+    .body("`screen`, repeated: path and query string of a page")
+    .transient(),
 ];
 
 async fn open(

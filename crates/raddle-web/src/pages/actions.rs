@@ -10,17 +10,19 @@ use axum::{
 use futures_util::{StreamExt, stream};
 use raddle_broker::{NewTask, queues};
 use raddle_client::{schedule, text::count};
-use raddle_model::{ControlCommand, ControlMessage, TaskSpec, Tid};
+use raddle_model::{ControlCommand, ControlMessage, QueueName, TaskSpec, Tid};
 use raddle_view::control::{CommandOutcome, send_command};
 
 use super::{
     context::{Context, encode, parse_query},
     frame::see_other,
-    messages::parse_queue,
     tasks::VERBS,
 };
 use crate::{
-    api::control::retry_task,
+    api::{
+        control::retry_task,
+        messages::{resolve_queue, right_to_write},
+    },
     audit::AuditNote,
     auth::{Caller, Right},
     problem::{Problem, Result},
@@ -320,17 +322,23 @@ pub(super) async fn on_messages(
     request: Request,
 ) -> Result<Response> {
     let sent = Sent::read(state, caller, request).await?;
-    let queue = parse_queue(sent.get("queue"))?;
+    let (state, caller) = (&sent.cx.state, &sent.cx.caller);
+    let queue = resolve_queue(state, caller, sent.get("queue")).await?;
+    let may_write = |queue: &QueueName| {
+        right_to_write(queue).map_or(Ok(()), |right| caller.require(right).map(drop))
+    };
     let broker = sent.cx.broker();
     let back = format!("/messages/{}", encode(&queue.to_string()));
     let result = match sent.get("to") {
         "" => {
+            may_write(&queue)?;
             let body = sent.get("body").to_owned();
             let written = queues::write(broker, &queue, vec![body]).await;
             written.map(|written| format!("Wrote {}", count(written.len() as u64, "message")))
         }
         to => {
-            let to = parse_queue(to)?;
+            let to = resolve_queue(state, caller, to).await?;
+            may_write(&to)?;
             let moved = queues::move_messages(broker, &queue, &to, u32::MAX).await;
             moved.map(|moved| format!("Moved {} to {to}", count(moved, "message")))
         }

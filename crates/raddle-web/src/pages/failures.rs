@@ -22,8 +22,14 @@ pub(super) async fn show(cx: &Context) -> Result<Screen> {
     let text = cx.param("q").unwrap_or_default();
     let query: TaskQuery = search::parse(text)?;
     let mut reader = cx.state.failures.lock().await;
-    let list = reader.read(cx.broker(), &query).await?;
+    let mut list = reader.read(cx.broker(), &query).await?;
     drop(reader);
+    if !cx.caller.may(Right::SeeData) {
+        for group in &mut list.items {
+            group.line.clear();
+            group.sample_line.clear();
+        }
+    }
     let mut table = Table::new(&[
         ("Cause", ""),
         ("Tasks", "num"),
@@ -37,7 +43,12 @@ pub(super) async fn show(cx: &Context) -> Result<Screen> {
         "Tasks that fail, time out or are killed are grouped here by their cause.",
         "",
     ));
-    for group in list.items.iter().take(SHOWN) {
+    for (n, group) in list.items.iter().take(SHOWN).enumerate() {
+        // Viewers see no line, so that groups of one name and exit are told apart by their place.
+        let line = match group.line.as_str() {
+            "" => n.to_string(),
+            line => line.to_owned(),
+        };
         let cells = vec![
             cause(cx, group),
             Cell::Link {
@@ -53,7 +64,7 @@ pub(super) async fn show(cx: &Context) -> Result<Screen> {
             retry(cx, group),
         ];
         table.push(
-            format!("{}|{}|{}", group.name, group.exit, group.line),
+            format!("{}|{}|{line}", group.name, group.exit),
             &group.name,
             cells,
         );

@@ -2,17 +2,13 @@
 
 use jiff::Timestamp;
 use raddle_broker::queues;
-use raddle_model::QueueName;
 
 use super::{
     context::{Context, shell},
     model::{Block, Cell, Content, Empty, Form, FormField, Screen, Table, bytes, id_of},
     output,
 };
-use crate::{
-    auth::Right,
-    problem::{Problem, Result},
-};
+use crate::{api::messages::resolve_queue, auth::Right, problem::Result};
 
 /// How many messages are shown.
 const SHOWN: u32 = 50;
@@ -43,13 +39,8 @@ pub(super) async fn list(cx: &Context) -> Result<Screen> {
     })
 }
 
-pub(super) fn parse_queue(name: &str) -> Result<QueueName> {
-    name.parse::<QueueName>()
-        .map_err(|error| Problem::bad_request(error.to_string()))
-}
-
 pub(super) async fn show(cx: &Context, name: &str) -> Result<Screen> {
-    let queue = parse_queue(name)?;
+    let queue = resolve_queue(&cx.state, &cx.caller, name).await?;
     let messages = queues::peek(cx.broker(), &queue, SHOWN).await?;
     let mut table = Table::new(&[
         ("Written", "nowrap"),

@@ -40,16 +40,20 @@ use axum::{
 
 use self::{context::Context, model::Screen};
 use crate::{
-    auth::Caller,
+    auth::{Caller, Right},
     problem::{Problem, Result},
+    route::{Access, Route, Verb},
     state::AppState,
 };
 
 pub(crate) use self::{assets::router as assets, routes::ROUTES};
 
-/// Makes the screen that a path names.
+/// Makes the screen that a path names, if the caller has the right that its route asks for: live
+/// streams come here without passing the route.
 pub(crate) async fn screen(cx: &Context) -> Result<Screen> {
     let segments: Vec<&str> = cx.segments.iter().map(String::as_str).collect();
+    let right = right_to_see(&segments).ok_or_else(no_such_page)?;
+    cx.caller.require(right)?;
     match segments.as_slice() {
         [] => overview::show(cx).await,
         ["tasks"] => tasks::show(cx).await,
@@ -74,8 +78,35 @@ pub(crate) async fn screen(cx: &Context) -> Result<Screen> {
         ["system"] => system::show(cx).await,
         ["new"] => forms::new_task(cx).await,
         ["help"] => Ok(help::show(cx)),
-        _ => Err(Problem::not_found("there is no such page")),
+        _ => Err(no_such_page()),
     }
+}
+
+fn no_such_page() -> Problem {
+    Problem::not_found("there is no such page")
+}
+
+/// The right that the table of routes asks for a screen.
+fn right_to_see(segments: &[&str]) -> Option<Right> {
+    let is_path_of = |route: &&Route| {
+        let mut parts = route.path.split('/').filter(|part| !part.is_empty());
+        route.verb == Verb::Get
+            && segments.iter().all(|it| {
+                parts
+                    .next()
+                    .is_some_and(|part| part == *it || part.starts_with('{'))
+            })
+            && parts.next().is_none()
+    };
+    match ROUTES.iter().find(is_path_of)?.access {
+        Access::Needs(right) => Some(right),
+        Access::Open | Access::SignedIn => None,
+    }
+}
+
+/// The path and the query string of a request. Over HTTP/2 the URI names the host, too.
+pub(crate) fn path_of(uri: &Uri) -> &str {
+    uri.path_and_query().map_or("/", |path| path.as_str())
 }
 
 /// How many tasks of a list are newer than those on the screen, if the screen is a list.
@@ -107,7 +138,7 @@ async fn show(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response> {
-    let cx = Context::new(state, caller, &uri.to_string())?;
+    let cx = Context::new(state, caller, path_of(&uri))?;
     let page = screen(&cx).await?;
     frame::respond(&cx, &headers, &page).await
 }
@@ -118,7 +149,7 @@ async fn go(
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Response> {
-    let cx = Context::new(state, caller, &uri.to_string())?;
+    let cx = Context::new(state, caller, path_of(&uri))?;
     let to = cx.param("to").unwrap_or_default().trim().to_owned();
     let path = match to.parse() {
         Ok(arg) => format!("/tasks/{}", search::resolve(&cx, arg).await?),
@@ -132,7 +163,7 @@ async fn go(
 /// there back.
 pub(crate) fn problem_page(state: &AppState, request: &Parts, problem: &Problem) -> Response {
     if problem.status == StatusCode::UNAUTHORIZED {
-        let to = context::encode(&request.uri.to_string());
+        let to = context::encode(path_of(&request.uri));
         return Redirect::to(&state.url(&format!("/login?to={to}"))).into_response();
     }
     frame::problem(state, &request.headers, problem)

@@ -77,25 +77,20 @@ fn name(stream: OutputStream) -> &'static str {
 
 /// The end of a stream, and how long the stream is.
 async fn tail(cx: &Context, task: &TaskView, stream: OutputStream) -> Result<(String, u64)> {
-    let written = task.report.as_ref().map_or(0, |report| match stream {
-        OutputStream::Stdout => report.stdout_bytes,
-        OutputStream::Stderr => report.stderr_bytes,
-    });
-    let read = async |offset| {
-        cx.broker()
-            .read_output(task.tid, task.attempt, stream, offset, CHUNK)
-            .await
-    };
-    let (mut offset, mut tail) = (written.saturating_sub(SHOWN), Vec::new());
-    loop {
-        let piece = read(offset).await?;
+    let (broker, tid, attempt) = (cx.broker(), task.tid, task.attempt);
+    // Not to the end: a running task may write faster than this reads.
+    let length = raddle_view::task::output_length(broker, tid, attempt, stream).await?;
+    let (mut offset, mut tail) = (length.saturating_sub(SHOWN), Vec::new());
+    while offset < length {
+        let left = u32::try_from(length - offset).unwrap_or(CHUNK).min(CHUNK);
+        let piece = broker
+            .read_output(tid, attempt, stream, offset, left)
+            .await?;
         if piece.is_empty() {
             break;
         }
         offset += piece.len() as u64;
         tail.extend(piece);
-        let surplus = tail.len().saturating_sub(SHOWN as usize);
-        tail.drain(..surplus);
     }
     Ok((printable(&String::from_utf8_lossy(&tail)), offset))
 }
@@ -142,7 +137,7 @@ pub(super) async fn download(
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Response> {
-    let cx = Context::new(state, caller, &uri.to_string())?;
+    let cx = Context::new(state, caller, super::path_of(&uri))?;
     let [_, tid, _, attempt, stream] = cx.segments.as_slice() else {
         return Err(Problem::not_found("there is no such output"));
     };

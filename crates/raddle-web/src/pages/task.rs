@@ -318,13 +318,9 @@ fn spec_block(cx: &Context, task: &TaskView) -> Block {
     let mut spec = serde_json::to_value(&task.spec).unwrap_or_default();
     let mut note = None;
     if !cx.caller.may(Right::SeeData) {
-        if let Some(spec) = spec.as_object_mut() {
-            for key in ["args", "kwargs", "stdin", "env", "metadata"] {
-                if let Some(value) = spec.get_mut(key) {
-                    *value = "(needs the right see-data)".into();
-                }
-            }
-        }
+        spec.as_object_mut()
+            .into_iter()
+            .for_each(crate::api::reply::hide_spec);
         note = Some(Cell::soft("data is hidden from viewers"));
     } else if let Some(env) = spec.get_mut("env").and_then(|env| env.as_object_mut()) {
         // Values of the environment are often secrets: the command line shows them.

@@ -341,6 +341,7 @@ executes! {
     executes_getting_started_install "docs/start/install.md"
     executes_getting_started_first_task "docs/start/first-task.md"
     executes_getting_started_first_function "docs/start/first-function.md"
+    executes_getting_started_python "docs/start/python.md"
     executes_getting_started_first_pool "docs/start/first-pool.md"
     executes_getting_started_first_group "docs/start/first-group.md"
     executes_tutorial_shell_jobs "docs/tutorials/shell-jobs.md"
