@@ -157,7 +157,7 @@ pub(super) fn recv_commands(tx: &mut Tx<'_>, owner: Tid) -> Result<Vec<ControlDe
         .db()
         .prepare_cached(
             "SELECT tid, pending_command, attempt FROM active
-             WHERE tid = ?1 OR owner = ?1 AND tid NOT IN (SELECT tid FROM workers) ORDER BY tid",
+             WHERE ?1 IN (tid, owner) AND (tid = ?1) = (tid IN (SELECT tid FROM workers)) ORDER BY tid",
         )?
         .query_map(params![owner.as_i64()], |row| {
             Ok((tid_at(row, 0)?, command_at(row, 1)?, row.get(2)?))

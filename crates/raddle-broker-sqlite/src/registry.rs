@@ -158,6 +158,8 @@ fn register_attempt(
         .prepare_cached("DELETE FROM workers WHERE tid = ?1")?
         .execute([tid.as_i64()])?;
     tx.leases.remove(tid);
+    // Another call of this transaction may have removed the earlier worker.
+    tx.keep_worker(tid);
     enter(tx, tid, info, ttl, false)?;
     Ok(Ok(tid))
 }

@@ -253,6 +253,11 @@ impl<'c> Tx<'c> {
         Ok(())
     }
 
+    /// Keeps the lease of a worker that was removed and has registered again.
+    pub(super) fn keep_worker(&mut self, worker: Tid) {
+        self.removed_workers.retain(|removed| *removed != worker);
+    }
+
     /// Increments one of the broker's counters.
     pub(super) fn increment_counter(&self, key: &str) -> rusqlite::Result<()> {
         self.db()

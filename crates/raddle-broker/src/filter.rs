@@ -87,7 +87,8 @@ impl TaskFilter {
 
     /// Whether the filter names a single task.
     pub fn is_single_task(&self) -> bool {
-        self.among.as_ref().is_some_and(|among| among.len() == 1)
+        // One with a limit of records is a portion of a list.
+        self.max_examined.is_none() && self.among.as_ref().is_some_and(|among| among.len() == 1)
     }
 
     /// The ids that the filter names, newest first; `None` if it names none. `resolved` are the ids

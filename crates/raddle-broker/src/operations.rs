@@ -154,6 +154,8 @@ impl OperationView {
     /// The operation before its first portion.
     pub fn new(id: Tid, mut request: NewOperation) -> Self {
         let started_at = crate::summary::submitted_at(id);
+        // A later id would include tasks that are submitted from now on.
+        request.as_of = request.as_of.min(id);
         request.selection = match request.selection {
             OperationSelection::Tasks(mut tids) => {
                 tids.sort_unstable_by(|a, b| b.cmp(a));

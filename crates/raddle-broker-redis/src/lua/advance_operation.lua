@@ -20,6 +20,8 @@ for _, it in ipairs(steps) do
   if it.retry and it.retry.key ~= '' and call('HEXISTS', UNIQUE_KEYS, it.retry.key) == 1 then return answer('changed') end
 end
 
+-- An operation has one action, and all but retries finish tasks or free memory.
+if not (steps[1] and steps[1].retry) then write_without_memory() end
 local again, deleted = {}, {}
 for _, it in ipairs(steps) do
   if it.change then

@@ -116,6 +116,8 @@ local function apply_change(it)
       call('HSET', SPECS, it.tid, it.spec)
       add_partitions({ it.new_partition })
       it.partition = it.new_partition
+      -- A move is no event, and waits for the log by those who count waiting tasks.
+      notify('log')
     end
     if it.finished then finish(it, f) else enter_status(it) end
     if it.retried then count_outcome(it.name, 'r') end

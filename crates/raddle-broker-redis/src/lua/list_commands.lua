@@ -9,7 +9,7 @@ owned[#owned + 1] = owner .. ':' .. owner
 for i = 1, #owned do
   local tid = string.sub(owned[i], #owner + 2)
   local commands = call('ZRANGEBYLEX', COMMANDS, '[' .. tid .. ':', '(' .. tid .. ';')
-  if #commands > 0 and (tid == owner or call('HEXISTS', WORKERS, tid) == 0) then
+  if #commands > 0 and (tid == owner) == (call('HEXISTS', WORKERS, tid) == 1) then
     for j = 1, #commands do
       reply[#reply + 1] = commands[j]
     end

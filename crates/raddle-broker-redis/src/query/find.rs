@@ -97,7 +97,10 @@ impl Redis {
             TaskSource::Ranges("batches", vec![format!("{batch} ")])
         } else if filter.dead {
             TaskSource::Ranges("dead_letters", vec![String::new()])
-        } else if are_all(|state| state.is_terminal() && *state != TaskState::Completed) {
+        } else if !filter.services
+            && are_all(|state| state.is_terminal() && *state != TaskState::Completed)
+        {
+            // Workers that failed are not in it.
             let words = filter
                 .states
                 .iter()
@@ -244,6 +247,8 @@ impl Redis {
             .collect();
         active.extend(tids(workers));
         active.sort_by(|a, b| b.cmp(a));
+        // The process of an attempt can be a worker under the id of its task.
+        active.dedup();
         Ok(active)
     }
 }

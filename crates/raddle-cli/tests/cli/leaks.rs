@@ -206,6 +206,7 @@ impl Engine {
         let script = match self {
             Self::Sqlite => {
                 "sqlite3 -cmd '.timeout 20000' .raddle/raddle.db \"UPDATE finished SET expires_at = 0;
+                 UPDATE rollups SET minute = -minute;
                  DELETE FROM meta WHERE key IN ('next_expiry', 'round_expiry', 'swept_done')\""
             }
             Self::Redis => {
@@ -219,13 +220,17 @@ impl Engine {
     /// The stored rows and keys, one line for each kind.
     fn elements(self, world: &World) -> String {
         let script = match self {
-            // Meta has counters, and `partitions` the queues and capabilities that tasks have named.
+            // Meta has counters, and `partitions` the queues and capabilities that tasks have named,
+            // with a row of `counts` for each.
             Self::Sqlite => {
                 "db() { sqlite3 -cmd '.timeout 20000' .raddle/raddle.db \"$1\"; }
-                 for table in $(db \"SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('meta', 'partitions')\"); do
+                 for table in $(db \"SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('meta', 'partitions', 'counts')\"); do
                      n=$(db \"SELECT count(*) FROM $table\"); [ $n = 0 ] || echo $table $n
                  done
-                 db \"SELECT 'meta ' || key FROM meta WHERE key GLOB '*[0-9]*'\""
+                 db \"SELECT 'meta ' || key FROM meta WHERE key GLOB '*[0-9]*'\"
+                 db \"SELECT 'counts of ' || partition_id FROM counts WHERE ready != 0 OR delayed != 0 OR paused != 0
+                     OR spawning != 0 OR running != 0 OR completed != 0 OR failed != 0 OR timeout != 0
+                     OR cancelled != 0 OR killed != 0 OR dead != 0\""
             }
             Self::Redis => "redis-cli -s redis.sock --eval elements.lua",
         };

@@ -4,6 +4,7 @@ mod api;
 mod client;
 mod hostile;
 mod lifecycle;
+mod page_rights;
 mod roles;
 mod sign_in;
 mod tls;

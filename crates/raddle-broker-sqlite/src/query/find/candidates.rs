@@ -38,6 +38,8 @@ pub(super) struct Scan {
 pub(super) struct Head {
     source: Source,
     newest: Option<Tid>,
+    /// The id from which on the filter wants tasks.
+    least: i64,
 }
 
 #[derive(Clone, Copy)]
@@ -172,6 +174,7 @@ fn unfinished(db: &Connection, filter: &TaskFilter) -> rusqlite::Result<Vec<Head
         heads.push(Head {
             source,
             newest: newest.filter(|tid| tid.as_i64() >= least),
+            least,
         });
     }
     heads.retain(|head| head.newest.is_some());
@@ -187,7 +190,8 @@ fn next_of(
     let Some((head, tid)) = newest.and_then(|head| head.newest.map(|tid| (head, tid))) else {
         return Ok(None);
     };
-    head.newest = head.source.newest(db, tid.as_i64())?;
+    let next = head.source.newest(db, tid.as_i64())?;
+    head.newest = next.filter(|tid| tid.as_i64() >= head.least);
     Ok(Some((tid, None)))
 }
 
