@@ -58,7 +58,7 @@ async fn a_viewer_sees_no_arguments_and_no_lines_of_errors_on_pages() {
     world.stop().await;
 }
 
-/// What live updates show of messages to a token, until the text is seen or a while is over.
+/// The text of live updates for a token, until it has the wanted part or the patience is over.
 async fn live_text(world: &World, token: &str, wanted: &str, patience: Duration) -> String {
     let open = Request::new("GET", "/live").token(token);
     let mut stream = open.open(&world.place).await.unwrap();
